@@ -98,7 +98,7 @@ def place(tmp_path: Path, pytestconfig: pytest.Config) -> Path:
         shutil.copytree(ROOT / name, folder / "path" / "to" / name)
     (folder / "train.sh").write_text(LAUNCH, encoding="utf-8")
     log = str(folder / "run.log")
-    parity = "parity attention --comm a2a+p2p --hcp 2,2 --nproc 4 --rank-log"
+    parity = "parity attention --comm a2a+p2p --hcp 2,2 --ranks 4 --rank-log"
     made = ringproof(*parity.split(), log)
     assert made.returncode == 0, made.stderr
     for entry in pytestconfig.getoption(UPSTREAM_OPTION, default=None) or ():

@@ -160,7 +160,7 @@ def test_wrong_metadata_are_seen(cluster: Cluster, comm_type: str) -> None:
 
 def test_the_command_measures_a_pack() -> None:
     levels_and_rows = ("--comm", "a2a+p2p", "--hcp", "2,1", "--pack-rows", "128")
-    packed = ("--packed", "5,1,17,64", *levels_and_rows)
+    packed = ("--lengths", "5,1,17,64", *levels_and_rows)
     done = ringproof("parity", "attention", *packed, "--json", "-")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

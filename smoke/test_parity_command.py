@@ -29,7 +29,7 @@ def assert_exact(result: dict[str, Any]) -> None:
 
 
 def test_the_acceptance_command_prints_json_and_nothing_else() -> None:
-    done = parity(*HIERARCHICAL, "--nproc", "4", *SHAPE, "--json", "-")
+    done = parity(*HIERARCHICAL, "--ranks", "4", *SHAPE, "--json", "-")
     assert done.returncode == 0, done.stderr
     assert_exact(json.loads(done.stdout))
 
@@ -50,7 +50,7 @@ def test_the_same_under_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("comm", ["p2p", "a2a"])
 def test_a_flat_run_is_not_taken_for_a_hierarchical_one(tmp_path: Path, comm: str) -> None:
     log = tmp_path / "ranks.log"
-    done = parity("--comm", comm, "--nproc", "2", "--rank-log", str(log))
+    done = parity("--comm", comm, "--ranks", "2", "--rank-log", str(log))
     assert done.returncode == 0, done.stderr
     assert "PASS" in done.stdout
     found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical")
@@ -61,7 +61,7 @@ def test_a_flat_run_is_not_taken_for_a_hierarchical_one(tmp_path: Path, comm: st
 def test_a_log_starts_anew(tmp_path: Path) -> None:
     """An older run in the same file must not speak for this one."""
     log = tmp_path / "ranks.log"
-    for arguments in ((*HIERARCHICAL, "--nproc", "4"), ("--comm", "p2p", "--nproc", "2")):
+    for arguments in ((*HIERARCHICAL, "--ranks", "4"), ("--comm", "p2p", "--ranks", "2")):
         assert parity(*arguments, "--rank-log", str(log)).returncode == 0
     found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical")
     assert (found.verdict, found.exit_code) == ("flat", 1)
@@ -70,15 +70,15 @@ def test_a_log_starts_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--comm", "a2a+p2p", "--hcp", "2,3", "--nproc", "4"], "--hcp"),
+        (["--comm", "a2a+p2p", "--hcp", "2,3", "--ranks", "4"], "--hcp"),
         (["--comm", "a2a+p2p", "--hcp", "2,x"], "--hcp"),
-        (["--comm", "a2a+p2p", "--nproc", "4"], "--hcp"),
+        (["--comm", "a2a+p2p", "--ranks", "4"], "--hcp"),
         (["--comm", "a2a+p2p", "--hcp", "2,2,2"], "--hcp"),
         (["--comm", "p2p", "--hcp", "2,2"], "--hcp"),
-        (["--comm", "a2a", "--nproc", "4", "--kv-heads", "3"], "--kv-heads"),
-        (["--comm", "a2a", "--nproc", "4", "--kv-heads", "2"], "--kv-heads"),
-        (["--nproc", "4", "--seq-len", "250"], "--seq-len"),
-        (["--nproc", "-1"], "--nproc"),
+        (["--comm", "a2a", "--ranks", "4", "--kv-heads", "3"], "--kv-heads"),
+        (["--comm", "a2a", "--ranks", "4", "--kv-heads", "2"], "--kv-heads"),
+        (["--ranks", "4", "--seq-len", "250"], "--seq-len"),
+        (["--ranks", "-1"], "--ranks"),
         (["--comm", "smoke-signals"], "--comm"),
         (["--dtype", "int8"], "--dtype"),
         (["--seq-len", "200000"], "--seq-len"),

@@ -117,7 +117,7 @@ def options_of(
     }
     return TrainOptions(
         model=ModelOptions(**{"preset": preset, "mtp": mtp, "dtype": "float64", **spread.model}),
-        parallel=ParallelOptions(layout=RankLayout(**spread.layout), **spread.parallel),
+        parallel=ParallelOptions(**spread.layout, **spread.parallel),
         batch=BatchOptions(**{**common, **spread.batch, **batch}),
         optimiser=OptimiserOptions(steps=steps),
         keeping=KeepingOptions(),

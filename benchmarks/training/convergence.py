@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.files import write_atomically
-from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     SCHEDULES,
     BatchOptions,
@@ -41,7 +40,7 @@ def options_of(schedule: str, *, steps: int, dtype: str) -> TrainOptions:
     """Options of one run: a long tail of definitions, cut to what two microbatches of CP 4 hold."""
     return TrainOptions(
         model=ModelOptions(preset="qwen3-tiny", dtype=dtype),
-        parallel=ParallelOptions(layout=RankLayout(cp=RANKS)),
+        parallel=ParallelOptions(cp=RANKS),
         batch=BatchOptions(
             data="stdlib:definitions",
             global_batch=8,

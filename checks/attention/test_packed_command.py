@@ -1,4 +1,4 @@
-"""``ringproof parity attention --packed``: bad input is one line and exit code 2."""
+"""``ringproof parity attention --lengths``: bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ import pytest
 from ringproof.cli.main import main
 
 BAD = [
-    ("--packed 5,x", "--packed: not a list of integers"),
-    ("--packed ,", "--packed: not a list of integers"),
-    ("--packed 5,-1", "--packed: sequence 1 has no length"),
-    ("--packed 2147483648", "--packed: sequence 0 has no length"),
-    ("--packed 0", "--packed: no rows to pack"),
-    ("--packed=", "--packed: no rows to pack"),
-    ("--packed 200000", "--packed: the oracle's scores take 298 GiB"),
-    ("--packed 5 --batch 2", "--batch: does not go with this layout"),
-    ("--packed 5 --seq-len 256", "--seq-len: does not go with this layout"),
-    ("--tail none", "--tail: does not go with this layout"),
-    ("--pad-multiple 4", "--pad-multiple: does not go with this layout"),
-    ("--pack-rows 64", "--pack-rows: does not go with this layout"),
-    ("--packed 5 --pack-entries 3", "--pack-entries: a capacity has rows, too"),
-    ("--packed 5 --pack-rows 4", "--pack-rows: the sequences take 8 rows"),
-    ("--packed 5 --pack-rows 10", "--pack-rows: a tail of 2 rows is no multiple of 4"),
-    ("--packed 5,5 --pack-rows 24 --pack-entries 2", "--pack-entries: the pack has 3"),
-    ("--packed 5 --pack-rows 16 --tail none", "--tail: 8 rows are nobody's"),
-    ("--packed 5 --tail drop", "--tail: unknown policy"),
-    ("--packed 5 --pad-multiple 3", "--pad-multiple: zigzag over 2 CP ranks needs a multiple of 4"),
-    ("--packed 5 --pad-multiple -3", "--pad-multiple: not a positive integer"),
-    ("--packed 5 --nproc -1", "--nproc: "),
-    ("--packed 5 --partition stripes", "--partition: unknown"),
-    ("--packed 5 --comm a2a --nproc 3", "--heads: "),
-    ("--packed 5 --comm a2a+p2p", "--hcp: "),
-    ("--seq-len 250 --nproc 4", "--seq-len: "),
+    ("--lengths 5,x", "--lengths: '5,x' is not a list of integers"),
+    ("--lengths ,", "--lengths: ',' is not a list of integers"),
+    ("--lengths 5,-1", "--lengths: sequence 1 has no length"),
+    ("--lengths 2147483648", "--lengths: sequence 0 has no length"),
+    ("--lengths 0", "--lengths: no rows to pack"),
+    ("--lengths=", "--lengths: no rows to pack"),
+    ("--lengths 200000", "--lengths: the oracle's scores take 298 GiB"),
+    ("--lengths 5 --batch 2", "--batch has no effect with --lengths"),
+    ("--lengths 5 --seq-len 256", "--seq-len has no effect with --lengths"),
+    ("--tail none", "--tail needs --lengths"),
+    ("--pad-multiple 4", "--pad-multiple needs --lengths"),
+    ("--pack-rows 64", "--pack-rows needs --lengths"),
+    ("--lengths 5 --pack-entries 3", "--pack-entries needs --pack-rows"),
+    ("--lengths 5 --pack-rows 4", "--pack-rows: the sequences take 8 rows"),
+    ("--lengths 5 --pack-rows 10", "--pack-rows: a tail of 2 rows is no multiple of 4"),
+    ("--lengths 5,5 --pack-rows 24 --pack-entries 2", "--pack-entries: the pack has 3"),
+    ("--lengths 5 --pack-rows 16 --tail none", "--tail: 8 rows are nobody's"),
+    ("--lengths 5 --tail drop", "--tail: 'drop' is unknown"),
+    (
+        "--lengths 5 --pad-multiple 3",
+        "--pad-multiple: zigzag over 2 CP ranks needs a multiple",
+    ),
+    ("--lengths 5 --pad-multiple -3", "--pad-multiple: not a positive integer"),
+    ("--lengths 5 --ranks -1", "--ranks: "),
+    ("--lengths 5 --partition stripes", "--partition: 'stripes' is unknown"),
+    ("--lengths 5 --comm a2a --ranks 3", "--heads: "),
+    ("--lengths 5 --comm a2a+p2p", "--hcp: "),
+    ("--seq-len 250 --ranks 4", "--seq-len: "),
 ]
 
 

@@ -82,7 +82,7 @@ COMMANDS = (
          "--max-tokens-per-rank", "8192", "--json", "out.json", "--html", "out.html"),
         ("out.json", "out.html"),
     ),
-    Command(("parity", "attention", "--nproc", "2", "--json", "out.json"), ("out.json",), True),
+    Command(("parity", "attention", "--ranks", "2", "--json", "out.json"), ("out.json",), True),
     Command(
         ("logs", "parity", "a", "b", "--json", "out.json", "--html", "out.html",
          "--png", "out.png"),

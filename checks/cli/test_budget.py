@@ -18,7 +18,7 @@ SMALL = Machine(cores=2, free=24_000_000_000)
 REFUSED = {
     "train --cp 512": r"--cp: 512 ranks, and the limit is 32: 16 for each of 2 cores",
     "train --dp 64": r"--dp: 64 ranks, and the limit is 32",
-    "parity attention --nproc 64": r"--nproc: 64 ranks, and the limit is 32",
+    "parity attention --ranks 64": r"--ranks: 64 ranks, and the limit is 32",
     "train --mtp 1000000": r"--mtp: 1 rank needs about .* GB, and 24.0 GB are free",
     "train --global-batch 100000000": r"--global-batch: .* GB are free",
     "train --graphs static --graph-sequences 1000000000": r"--graph-sequences: .* GB are free",
@@ -26,7 +26,7 @@ REFUSED = {
     "train --graphs bank --max-tokens-per-rank 65536 --max-length 65536": "--max-tokens-per-rank",
     "parity attention --head-dim 1000000": r"--head-dim: .* GB are free",
     "parity attention --heads 1000000": r"--heads: .* GB are free",
-    "parity attention --packed 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
+    "parity attention --lengths 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
     "plan --ranks 8 --max-tokens-per-rank 4096 --graphs --batches 1000 "
     "--lengths lognormal:mean=512,max=4096,n=100000": r"--batches: takes about 1,001 s, and",
     "plan sweep --ranks 8 --max-tokens-per-rank 4096,8192,16384 --cp-sizes pow2 "
@@ -66,12 +66,12 @@ def test_what_the_machine_cannot_do_is_refused(words: str) -> None:
     "words",
     [
         "train --cp 512 --force --force-cp 1",
-        "parity attention --nproc 64 --force",
+        "parity attention --ranks 64 --force",
         "train",
         "train --dp 8",
         "train --graphs bank --cp 2",
         "train --recompute --graphs bank",
-        "parity attention --nproc 8",
+        "parity attention --ranks 8",
     ],
 )
 def test_the_rest_and_what_is_forced_starts(words: str) -> None:
@@ -91,9 +91,9 @@ def test_the_largest_case_of_conform_decides(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_largest_part_is_named() -> None:
     parts = (EstimatePart("--a", 1, 10**9), EstimatePart("--b", 2, 10**12))
     with pytest.raises(InputError, match=r"--b: .*got 2"):
-        Estimate(1, parts, "--nproc", 1).check(SMALL)
-    Estimate(1, parts[:1], "--nproc", 1).check(SMALL)
-    Estimate(1, parts, "--nproc", 1).check(Machine(2, None))
+        Estimate(1, parts, "--ranks", 1).check(SMALL)
+    Estimate(1, parts[:1], "--ranks", 1).check(SMALL)
+    Estimate(1, parts, "--ranks", 1).check(Machine(2, None))
     with pytest.raises(InputError, match="takes about 11 s"):
         check_seconds("--measure", 5, 11, 10)
     check_seconds("--measure", 5, 9, 10)

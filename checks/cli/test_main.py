@@ -95,14 +95,14 @@ def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:
 NO_TIMES = {"--clip", "--learning-rate", "--scale", "--tol", "--weight-decay"}
 
 
-@pytest.mark.parametrize("value", ["0", "nan", "inf", "1e300"])
+@pytest.mark.parametrize("value", ["0.0", "nan", "inf", "1e+300"])
 def test_a_time_is_one_that_can_be_waited_for(value: str) -> None:
     """1e300 s was an internal error of `poll`; every option that is a time has the one check."""
     numbers = [line.split()[2:] for line in features() if "(float" in line]
     times = [(words, option) for *words, option, _, _, _ in numbers if option not in NO_TIMES]
-    assert {option for _, option in times} == {"--patience", "--stalled", "--timeout"}
+    assert {option for _, option in times} == {"--patience", "--timeout"}
     for words, option in times:
-        with pytest.raises(InputError, match=f"^{option}: not a time in seconds"):
+        with pytest.raises(InputError, match=re.escape(f"{option}: {value} is not a time")):
             typer.testing.CliRunner().invoke(
                 command.app, [*words, option, value], catch_exceptions=False
             )

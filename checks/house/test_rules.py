@@ -106,11 +106,7 @@ FOLDERS = ("src", "checks", "smoke", "benchmarks", "docs")
 LOGS, PACKING = "src/ringproof/logs/b.py", "src/ringproof/reference/packing/b.py"
 
 # path::rule::what -> why. An exception that is no longer needed fails, too.
-EXCEPTIONS = MappingProxyType(
-    {
-        "src/ringproof/cli/parity.py::function-length::attention": "what each option says",
-    }
-)
+EXCEPTIONS = MappingProxyType({})
 
 
 def test_the_tree_keeps_the_rules() -> None:

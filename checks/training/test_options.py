@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
-from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.assembly import check_longest
 from ringproof.reference.training.checkpoint import identity_of
 from ringproof.reference.training.data import SyntheticLanguage
@@ -32,7 +31,7 @@ from smoke.training_command import Command
 def run(*, layout: dict[str, int] | None = None, **parts: dict[str, Any]) -> TrainOptions:
     return TrainOptions(
         model=ModelOptions(**parts.get("model", {})),
-        parallel=ParallelOptions(layout=RankLayout(**(layout or {})), **parts.get("parallel", {})),
+        parallel=ParallelOptions(**(layout or {}), **parts.get("parallel", {})),
         batch=BatchOptions(**parts.get("batch", {})),
         optimiser=OptimiserOptions(**parts.get("optimiser", {})),
         keeping=KeepingOptions(**parts.get("keeping", {})),
@@ -64,25 +63,25 @@ def test_mtp_is_part_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("parts", "field"),
     [
-        ({"model": {"preset": "gpt"}}, "preset"),
-        ({"model": {"dtype": "int8"}}, "dtype"),
-        ({"model": {"mtp": -1}}, "mtp"),
-        ({"parallel": {"vpp": 2}}, "vpp"),
-        ({"parallel": {"comm_type": "nccl"}}, "comm_type"),
-        ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": 3}}, "ranks_per_node"),
-        ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": -2}}, "ranks_per_node"),
-        ({"layout": {"pp": 5}}, "pp"),
-        ({"layout": {"pp": 2}, "parallel": {"vpp": 3}}, "pp"),
-        ({"layout": {"cp": 3}, "batch": {"forced_sizes": (2,)}}, "forced_sizes"),
-        ({"batch": {"schedule": "static"}}, "schedule"),
-        ({"batch": {"schedule": "packed", "forced_sizes": (1,)}}, "forced_sizes"),
-        ({"batch": {"max_sequence_length": 1}}, "max_sequence_length"),
-        ({"batch": {"global_batch": 0}}, "global_batch"),
-        ({"optimiser": {"learning_rate": float("nan")}}, "learning_rate"),
-        ({"optimiser": {"clip": float("inf")}}, "clip"),
-        ({"optimiser": {"steps": 0}}, "steps"),
-        ({"keeping": {"resume": True}}, "save"),
-        ({"keeping": {"evaluate_every": -1}}, "evaluate_every"),
+        ({"model": {"preset": "gpt"}}, "--preset"),
+        ({"model": {"dtype": "int8"}}, "--dtype"),
+        ({"model": {"mtp": -1}}, "--mtp"),
+        ({"parallel": {"vpp": 2}}, "--vpp"),
+        ({"parallel": {"comm_type": "nccl"}}, "--comm"),
+        ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": 3}}, "--ranks-per-node"),
+        ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": -2}}, "--ranks-per-node"),
+        ({"layout": {"pp": 5}}, "--pp"),
+        ({"layout": {"pp": 2}, "parallel": {"vpp": 3}}, "--pp"),
+        ({"layout": {"cp": 3}, "batch": {"forced_sizes": (2,)}}, "--force-cp"),
+        ({"batch": {"schedule": "static"}}, "--schedule"),
+        ({"batch": {"schedule": "packed", "forced_sizes": (1,)}}, "--force-cp"),
+        ({"batch": {"max_sequence_length": 1}}, "--max-length"),
+        ({"batch": {"global_batch": 0}}, "--global-batch"),
+        ({"optimiser": {"learning_rate": float("nan")}}, "--learning-rate"),
+        ({"optimiser": {"clip": float("inf")}}, "--clip"),
+        ({"optimiser": {"steps": 0}}, "--steps"),
+        ({"keeping": {"resume": True}}, "--resume"),
+        ({"keeping": {"evaluate_every": -1}}, "--evaluate-every"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(parts: dict[str, Any], field: str) -> None:
@@ -116,7 +115,7 @@ def test_a_size_that_the_heads_cannot_serve_is_found_at_once(
         return
     with pytest.raises(InputError) as caught:
         check_sizes(preset(model), sizes, **arguments)
-    assert (caught.value.field, caught.value.value) == ("cp_sizes", refused)
+    assert str(caught.value).startswith(f"--cp-sizes: with size {refused}, ")
 
 
 @pytest.mark.parametrize(
@@ -146,50 +145,47 @@ def test_without_torch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["train"])
     assert isinstance(result.exception, InputError)
-    assert str(result.exception).startswith("ringproof train: needs the package torch; run: pip")
+    assert str(result.exception).startswith("ringproof train needs the package torch; run: pip")
 
 
 BANK = ("--graphs", "bank")
 
 REFUSED = [
     (("--graphs", "yes"), "--graphs: 'yes' is unknown; use one of off, static, bank"),
-    (("--graphs-overflow", "drop"), "--graphs-overflow: 'drop' is unknown; use one of error, ea"),
-    (("--graph-warmup", "-1"), "--graph-warmup: is negative (got -1); give 0 or more"),
+    (
+        ("--graphs-overflow", "drop"),
+        "--graphs-overflow: 'drop' is unknown; use one of error, ea",
+    ),
+    (("--graph-warmup", "-1"), "--graph-warmup: -1 is less than 0; give 0 or more"),
     (("--graph-backend", "nonsense"), "--graph-backend: 'nonsense' is unknown; use one of auto,"),
     (("--graph-scope", "mlp"), "--graph-scope: 'mlp' is unknown; use one of layer, attn, router"),
-    (("--graph-scope", "router"), "--graph-scope: qwen3-tiny has no experts (got router); use la"),
+    (("--graph-scope", "router"), "--graph-scope: the model qwen3-tiny has no experts to route"),
     (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
     (("--graph-scope", "attn", "--recompute"), "--graph-scope: whole layers are computed again ("),
-    (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses (got bank); us"),
-    (
-        ("--graph-rows", "17"),
-        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got 1",
-    ),
-    (
-        ("--graph-rows", "128"),
-        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got ",
-    ),
-    (("--graph-slots", "-1"), "--graph-slots: is negative (got -1); give 0 or more"),
+    (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses"),
+    (("--graph-rows", "17"), "--graph-rows: 17 is not a multiple of 2 up to 64"),
+    (("--graph-rows", "128"), "--graph-rows: 128 is not a multiple of 2 up to 64"),
+    (("--graph-slots", "-1"), "--graph-slots: -1 is less than 0; give 0 or more"),
     (
         ("--cp", "2", "--force-cp", "4"),
-        "--force-cp: is not a group size (got 4); choose from (1, 2)",
+        "--force-cp: 4 is not a group size; choose from 1, 2",
     ),
     (
         ("--cp", "2", "--cp-sizes", "2", "--force-cp", "2,1"),
-        "--force-cp: is not a group size (got 1); choose from (2,)",
+        "--force-cp: 1 is not a group size; choose from 2",
     ),
-    (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 1 ranks (got 3); choose"),
+    (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 1 ranks"),
     (
         ("--schedule", "padded", "--cp-sizes", "1"),
-        "--cp-sizes: has no effect with the padded schedule (got 1); use --cp, or --schedule",
+        "--cp-sizes has no effect with --schedule padded; use --cp, or --schedule dynamic",
     ),
     (
         ("--graphs", "static", "--graph-slots", "2"),
-        "--graph-slots: has no effect with --graphs static (got 2); use bank",
+        "--graph-slots has no effect with --graphs static; use --graphs bank",
     ),
     (
         ("--graphs", "off", "--graph-warmup", "3", "--graphs-overflow", "eager"),
-        "--graphs-overflow: has no effect with --graphs off (got eager); use static or bank",
+        "--graphs-overflow has no effect with --graphs off; use --graphs static or bank",
     ),
 ]
 """Options, and the beginning of what is said."""
@@ -230,7 +226,7 @@ def changed(part: str, **values: Any) -> Callable[[TrainOptions], TrainOptions]:
     [
         changed("model", mtp=1),
         changed("model", dtype="float64"),
-        changed("parallel", layout=RankLayout(dp=2)),
+        changed("parallel", dp=2),
         changed("parallel", comm_type="all_gather"),
         changed("batch", seed=1),
         changed("batch", schedule="packed"),

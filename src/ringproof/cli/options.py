@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from ringproof import __version__
 from ringproof.cache import default_cache
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
+from ringproof.options import OptionField, check_value, spelled, told
 from ringproof.shipped import shipped_skills
 
 
@@ -42,28 +45,17 @@ def given(ctx: typer.Context, name: str | None) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-_LONGEST = 1_000_000
-"""Seconds: a wait on a file descriptor takes at most 2**31 ms, which is 25 days."""
-
-
-def seconds(text: str, metavar: str | None = None) -> Any:
+def seconds(text: str) -> Any:
     """Declare an option that is a time in seconds, which is checked when it is read."""
-    return typer.Option(metavar=metavar, callback=_checked_seconds, help=text)
+
+    def check(param: typer.CallbackParam, value: float | None) -> float | None:
+        check_value(param.opts[0], value, OptionField(help=text, seconds=True))
+        return value
+
+    return typer.Option(metavar="SECONDS", callback=check, help=text)
 
 
-def _checked_seconds(
-    ctx: typer.Context, param: typer.CallbackParam, value: float | None
-) -> float | None:
-    """Return the value of an option that is a time, which is `None` if it was not given.
-
-    Raises:
-        InputError: It is no number above 0, or no wait can be as long.
-    """
-    if value is not None and not 0 < value <= _LONGEST:
-        remedy = f"give a number above 0, and at most {_LONGEST:,}"
-        raise InputError(f"--{param.name}", value, "not a time in seconds", remedy)
-    return value
-
+T = TypeVar("T")
 
 SkillsArgument = Annotated[
     list[str] | None,
@@ -140,18 +132,107 @@ def with_parameters(
     return decorate
 
 
+def command_of(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that takes a dataclass, with an option for each of its fields.
+
+    Args:
+        kind: A dataclass whose fields are declared with `ringproof.options.option`, or are such
+            dataclasses themselves. No two of all these fields have the same name.
+
+    The function takes the dataclass, or the context of typer and the dataclass. Whatever it, or the
+    dataclass, refuses by the name of a field is refused by the name of the option.
+    """
+    leaves = tuple(_leaves(kind))
+    parameters = [_parameter(one, annotation) for one, annotation in leaves]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function).parameters
+        context = [
+            one.replace(annotation=typer.Context, kind=one.KEYWORD_ONLY)
+            for one in own.values()
+            if one.name == "context"
+        ]
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            first = [values["context"]] if context else []
+            with named_by_option(kind):
+                function(*first, _built(kind, values))
+
+        shown = [*context, *parameters]
+        vars(run)["__signature__"] = inspect.Signature(shown)
+        run.__annotations__ = {one.name: one.annotation for one in shown}
+        return run
+
+    return decorate
+
+
+def _leaves(kind: type) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield the fields that are options, with their types, also those of nested dataclasses."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if "option" in one.metadata:
+            yield one, hints[one.name]
+        else:
+            yield from _leaves(hints[one.name])
+
+
+def _parameter(one: Field[Any], annotation: Any) -> inspect.Parameter:
+    """Declare the option of a field as typer wants it."""
+    limits, default = told(one), one.default
+    names = limits.names or (spelled(one),)
+    if default is True and not limits.names:
+        names = (f"{names[0]}/--no-{names[0][2:]}",)
+    metavar = limits.metavar or "|".join(limits.choices)
+    if annotation == tuple[int, ...]:  # typer's own lists are options that are repeated
+        annotation, default = str, ""
+    if not metavar and annotation is not bool:
+        metavar = "N" if annotation in (int, int | None) else "X"
+    declared = typer.Option(default, *names, metavar=metavar or None, help=limits.help)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(one.name, kind, default=declared, annotation=annotation)
+
+
+def _built(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Build a dataclass from the values of the command line."""
+    hints, made = get_type_hints(kind), {}
+    for one in fields(kind):  # type: ignore[arg-type] # T is a dataclass
+        if "option" not in one.metadata:
+            made[one.name] = _built(hints[one.name], values)
+        elif hints[one.name] == tuple[int, ...]:
+            made[one.name] = integers(spelled(one), values[one.name])
+        else:
+            made[one.name] = values[one.name]
+    return kind(**made)
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """Return the integers of a comma-separated list; an empty text has none.
+
+    Raises:
+        InputError: A part is not an integer.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        sentence = f"{shown(text)} is not a list of integers; write it as 2,4"
+        raise InputError(option, sentence) from None
+
+
 @contextlib.contextmanager
-def named_by_option(options: Mapping[str, str], given: Container[str]) -> Iterator[None]:
+def named_by_option(kind: type, others: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Name the option instead of the field in refusals.
 
     Args:
-        options: Option of each field whose option is not its name with dashes.
-        given: Parameters of the command. A field that is neither keeps its name.
+        kind: The dataclass of the command; see `command_of`.
+        others: Options of what has another name where it is refused.
     """
     try:
         yield
     except InputError as error:
-        name = options.get(error.field, error.field)
-        if name in given:
-            name = f"--{name.replace('_', '-')}"
-        raise InputError(name, error.value, error.problem, error.remedy) from None
+        options = {one.name: spelled(one) for one, _ in _leaves(kind)}
+        options |= {name.replace("_", "-"): option for name, option in options.items()}
+        option = {**options, **others}.get(error.field)
+        if option is None:
+            raise
+        raise InputError(option, error.sentence) from None

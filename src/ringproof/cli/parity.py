@@ -5,53 +5,49 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ringproof.budget import Estimate, EstimatePart, Machine
-from ringproof.cli import ranks
-from ringproof.cli.options import ForceOption, given, named_by_option, seconds
+from ringproof.cli.options import command_of, integers, named_by_option
 from ringproof.cli.output import write_result
-from ringproof.cluster import (
-    Cluster,
-    ClusterOptions,
-    RankContext,
-    launched_world,
-    run_launched,
-)
+from ringproof.cli.ranks import RankOptions, check_launched, log_lines
+from ringproof.cluster import Cluster, RankContext, launched_world, run_launched
 from ringproof.errors import InputError
-from ringproof.reference.attention.case import ParityCase
+from ringproof.options import check_options, option, seconds
+from ringproof.reference.attention.case import DTYPES, ParityCase
+from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
 from ringproof.reference.packing.padding import padding_multiple
-from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
+from ringproof.reference.packing.partition import PARTITIONS
+from ringproof.reference.packing.sequences import TAILS, Capacity, PackedSequences, pack
 
-# Where a field's option is not simply its name with dashes.
-OPTION_OF_FIELD = MappingProxyType(
+_OTHER_NAMES = MappingProxyType(
     {
         "capacity.entries": "--pack-entries",
         "capacity.rows": "--pack-rows",
         "capacity.rows or total_multiple": "--pack-rows",
         "comm_type": "--comm",
-        "cp_size": "--nproc",
+        "cp_size": "--ranks",
         "cu_seqlens_padded": "--pad-multiple",
         "hierarchical_context_parallel_sizes": "--hcp",
         "hierarchical_sizes": "--hcp",
-        "lengths": "--packed",
         "multiple": "--pad-multiple",
-        "world": "--nproc",
+        "packed": "--lengths",
+        "world": "--ranks",
     }
 )
-ONLY_BSHD = ("seq_len", "batch")
+"""Options of what has another name in the reference."""
+_SEQUENCE_TOKENS = 256
 _COPIES = 16
 """Tensors of the size of all queries and values that a rank holds at its peak, the oracle's too."""
-ONLY_PACKED = ("pad_multiple", "tail", "pack_rows", "pack_entries")
 
 app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
 
 EXAMPLE = (
-    "Example: ringproof parity attention --comm a2a+p2p --hcp 2,2 --nproc 4 --heads 8 "
+    "Example: ringproof parity attention --comm a2a+p2p --hcp 2,2 --ranks 4 --heads 8 "
     "--kv-heads 4 --causal"
 )
 
@@ -61,123 +57,123 @@ def _group() -> None:
     pass
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionCommand:
+    """The options of ``ringproof parity attention``."""
+
+    comm: str = option("p2p", "CP communication type.", choices=COMM_TYPES)
+    hcp: tuple[int, ...] = option(
+        (), "Level sizes of a2a+p2p, all-to-all first, such as 2,2.", metavar="N,N"
+    )
+    ranks: int = option(0, "Number of ranks. 0 means that of --hcp or torchrun, or 2.", least=0)
+    seq_len: int | None = option(
+        None, f"Number of tokens in the whole sequence.  [default: {_SEQUENCE_TOKENS}]"
+    )
+    batch: int | None = option(None, "Number of sequences.  [default: 1]")
+    lengths: str | None = option(
+        None, "Pack sequences of these lengths (THD), such as 5,1,17,64.", metavar="N,N,..."
+    )
+    pad_multiple: int = option(
+        0,
+        "Pad each packed sequence to a multiple of this. 0 means what CP needs.",
+        needs="lengths",
+    )
+    tail: str = option("dummy", "How the tail of a pack is filled.", choices=TAILS, needs="lengths")
+    pack_rows: int = option(
+        0, "Number of rows of the pack. 0 means as many as needed.", needs="lengths"
+    )
+    pack_entries: int = option(
+        0,
+        "Number of sequences of the pack, a dummy included. 0 means as many as there are.",
+        needs="pack_rows",
+    )
+    heads: int = option(8, "Number of query heads.")
+    kv_heads: int = option(0, "Number of key/value heads. 0 means as many as --heads.")
+    head_dim: int = option(16, "Head dimension of queries and keys.")
+    v_head_dim: int = option(0, "Head dimension of values. 0 means that of --head-dim.")
+    dtype: str = option("float64", "Precision of the measured attention.", choices=DTYPES)
+    causal: bool = option(True, "Whether the attention mask is causal or full.", "--causal/--full")
+    partition: str = option("zigzag", "How rows are shared out over the ranks.", choices=PARTITIONS)
+    kernel: str = option(
+        "auto", "Attention kernel; sdpa is torch's flash attention.", choices=KERNEL_NAMES
+    )
+    scale: float | None = option(None, "Softmax scale.  [default: head-dim**-0.5]")
+    kv_replication: int = option(
+        1, "Number of copies of each key/value head before the all-to-all."
+    )
+    seed: int = option(0, "Random seed of the inputs.")
+    timeout: float = seconds(120.0, "Seconds after which a case counts as hung.")
+    start: RankOptions
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for name, value in (("--seq-len", self.seq_len), ("--batch", self.batch)):
+            if self.lengths is not None and value is not None:
+                raise InputError(name, f"{name} has no effect with --lengths; leave it out")
+
+    def case(self, launched: int | None) -> ParityCase:
+        """Return the case to measure, on the ranks that torchrun made, if any.
+
+        Raises:
+            InputError: Options contradict each other or cannot be measured. It names the option.
+        """
+        world = self.ranks or launched or (math.prod(self.hcp) if self.hcp else 2)
+        with named_by_option(AttentionCommand, _OTHER_NAMES):
+            packed = self._pack(world)
+            alike = {one.name for one in fields(ParityCase)} & {one.name for one in fields(self)}
+            computed = {
+                "world": world,
+                "comm_type": self.comm,
+                "hierarchical_sizes": self.hcp,
+                "seq_len": packed.rows if packed else _given(self.seq_len, _SEQUENCE_TOKENS),
+                "batch": _given(self.batch, 1),
+                "packed": packed,
+                "kv_heads": self.kv_heads or self.heads,
+                "v_head_dim": self.v_head_dim or self.head_dim,
+            }
+            case = ParityCase(**{**{name: getattr(self, name) for name in alike}, **computed})
+            case.check()
+        return case
+
+    def _pack(self, world: int) -> PackedSequences | None:
+        """Return the pack of ``--lengths`` and its companions; ``None`` without it."""
+        if self.lengths is None:
+            return None
+        lengths = integers("--lengths", self.lengths)
+        whole = padding_multiple(cp_size=world, partition=self.partition)
+        multiple = self.pad_multiple or whole
+        entries = self.pack_entries or len(lengths) + 1
+        return pack(
+            lengths,
+            multiple=multiple,
+            total_multiple=math.lcm(multiple, whole),
+            tail=self.tail,
+            capacity=Capacity(rows=self.pack_rows, entries=entries) if self.pack_rows else None,
+        )
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
 @app.command(epilog=EXAMPLE)
-def attention(  # noqa: PLR0917 - one parameter per option
-    context: typer.Context,
-    comm: Annotated[
-        str, typer.Option(help="CP communication type: p2p, all_gather, a2a or a2a+p2p.")
-    ] = "p2p",
-    hcp: Annotated[
-        str, typer.Option(help="Level sizes of a2a+p2p, all-to-all first, such as 2,2.")
-    ] = "",
-    nproc: Annotated[
-        int, typer.Option(help="Number of ranks. 0 means that of --hcp or torchrun, or 2.")
-    ] = 0,
-    seq_len: Annotated[int, typer.Option(help="Number of tokens in the whole sequence.")] = 256,
-    batch: Annotated[int, typer.Option(help="Number of sequences.")] = 1,
-    packed: Annotated[
-        str | None,
-        typer.Option(
-            "--packed",
-            "--lengths",
-            help="Pack sequences of these lengths (THD), such as 5,1,17,64.",
-        ),
-    ] = None,
-    pad_multiple: Annotated[
-        int,
-        typer.Option(help="Pad each packed sequence to a multiple of this. 0 means what CP needs."),
-    ] = 0,
-    tail: Annotated[
-        str, typer.Option(help="How the tail of a pack is filled: none, dummy or extend_last.")
-    ] = "dummy",
-    pack_rows: Annotated[
-        int, typer.Option(help="Number of rows of the pack. 0 means as many as needed.")
-    ] = 0,
-    pack_entries: Annotated[
-        int,
-        typer.Option(
-            help="Number of sequences of the pack, a dummy included. 0 means as many as there are."
-        ),
-    ] = 0,
-    heads: Annotated[int, typer.Option(help="Number of query heads.")] = 8,
-    kv_heads: Annotated[
-        int, typer.Option(help="Number of key/value heads. 0 means as many as --heads.")
-    ] = 0,
-    head_dim: Annotated[int, typer.Option(help="Head dimension of queries and keys.")] = 16,
-    v_head_dim: Annotated[
-        int, typer.Option(help="Head dimension of values. 0 means that of --head-dim.")
-    ] = 0,
-    dtype: Annotated[
-        str, typer.Option(help="Precision: float64, float32, bfloat16 or float16.")
-    ] = "float64",
-    causal: Annotated[
-        bool, typer.Option("--causal/--full", help="Whether the attention mask is causal or full.")
-    ] = True,
-    partition: Annotated[
-        str, typer.Option(help="How rows are shared out over the ranks: zigzag or contiguous.")
-    ] = "zigzag",
-    kernel: Annotated[
-        str, typer.Option(help="Attention kernel: auto, sdpa (flash) or reference.")
-    ] = "auto",
-    scale: Annotated[
-        float | None, typer.Option(help="Softmax scale. [default: head-dim**-0.5]")
-    ] = None,
-    kv_replication: Annotated[
-        int, typer.Option(help="Number of copies of each key/value head before the all-to-all.")
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Random seed of the inputs.")] = 0,
-    backend: ranks.BackendOption = "auto",
-    share_gpus: ranks.ShareOption = False,
-    timeout: Annotated[float, seconds("Seconds after which a case counts as hung.")] = 120.0,
-    rank_log: Annotated[
-        str, typer.Option(help="Write the log of the ranks to this file; - is stderr.")
-    ] = "",
-    json_path: ranks.JsonOption = "",
-    force: ForceOption = False,
-) -> None:
+@command_of(AttentionCommand)
+def attention(options: AttentionCommand) -> None:
     """Run CP attention, forward and backward, against a dense float64 reference.
 
     Starts the ranks itself, or runs on those of torchrun:
     torchrun --nproc-per-node 4 -m ringproof parity attention --comm p2p
     """
     world = launched_world()
-    case = attention_case(context, world[1] if world else None)  # reads most of the above
-    options = ClusterOptions(
-        backend=backend, timeout_seconds=timeout, share_gpus=share_gpus, limited=not force
-    )
-    if world is None and not force:
+    case = options.case(world[1] if world else None)
+    check_launched(world, case.world, "--ranks", "leave it out")
+    if world is None and not options.start.force:
         parity_estimate(case).check(Machine.here())
-    result = _measure(case, world, options, log=rank_log)
+    result = _measure(case, world, options)
     if world is None or world[0] == 0:
-        write_result(result, _summary(result), json_path, good=result["pass"])
+        write_result(result, _summary(result), options.start.json_path, good=result["pass"])
     elif not result["pass"]:
         raise typer.Exit(1)
-
-
-def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
-    """Return the case of the options, on the ranks that torchrun made, if any.
-
-    Raises:
-        InputError: Options contradict each other or cannot be measured. It names the option.
-    """
-    options = context.params
-    levels = ranks.integers("--hcp", options["hcp"], "2,2")
-    world = options["nproc"] or launched or (math.prod(levels) if levels else 2)
-    with named_by_option(OPTION_OF_FIELD, options):
-        packed = _pack(context, world)
-        same = {one.name: options[one.name] for one in fields(ParityCase) if one.name in options}
-        computed = {
-            "world": world,
-            "comm_type": options["comm"],
-            "hierarchical_sizes": levels,
-            "seq_len": packed.rows if packed else options["seq_len"],
-            "packed": packed,
-            "kv_heads": options["kv_heads"] or options["heads"],
-            "v_head_dim": options["v_head_dim"] or options["head_dim"],
-        }
-        case = ParityCase(**{**same, **computed})
-        case.check()
-    return case
 
 
 def parity_estimate(case: ParityCase) -> Estimate:
@@ -192,51 +188,21 @@ def parity_estimate(case: ParityCase) -> Estimate:
     if case.packed and case.seq_len > max(case.heads, case.head_dim):
         option, value = rows
     parts = (EstimatePart(option, value, tensors), EstimatePart("--seq-len", case.seq_len, scores))
-    return Estimate(case.world, parts, "--nproc", case.world)
-
-
-def _pack(context: typer.Context, world: int) -> PackedSequences | None:
-    """Return the pack of ``--packed`` and its companions; ``None`` without it."""
-    options = context.params
-    wrong, remedy = (
-        (ONLY_BSHD, "drop it: the pack has its own")
-        if options["packed"] is not None
-        else (ONLY_PACKED, "give --packed, too")
-    )
-    for name in wrong:
-        if given(context, name):
-            raise InputError(name, options[name], "does not go with this layout", remedy)
-    if options["packed"] is None:
-        return None
-    lengths = ranks.integers("--packed", options["packed"], "5,1,17,64")
-    whole = padding_multiple(cp_size=world, partition=options["partition"])
-    rows, entries = options["pack_rows"], options["pack_entries"] or len(lengths) + 1
-    if options["pack_entries"] and not rows:
-        raise InputError("pack_entries", entries, "a capacity has rows, too", "give --pack-rows")
-    multiple = options["pad_multiple"] or whole
-    return pack(
-        lengths,
-        multiple=multiple,
-        total_multiple=math.lcm(multiple, whole),
-        tail=options["tail"],
-        capacity=Capacity(rows=rows, entries=entries) if rows else None,
-    )
+    return Estimate(case.world, parts, "--ranks", case.world)
 
 
 def _measure(
-    case: ParityCase, world: tuple[int, int] | None, options: ClusterOptions, *, log: str
+    case: ParityCase, world: tuple[int, int] | None, options: AttentionCommand
 ) -> dict[str, Any]:
     """Run a case on the launched ranks or on ranks of our own."""
-    if world is not None and world[1] != case.world:
-        raise InputError("--nproc", case.world, f"torchrun made {world[1]} ranks", "drop it")
-    arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
+    arguments: dict[str, Any] = {"case": case, "evidence": bool(options.start.rank_log)}
     # Rank 0 empties the log before any rank can write: joining the world takes it, too.
-    with ranks.rank_log_stream(log, first=world is None or world[0] == 0) as stream:
-        options = replace(options, log_sink=ranks.rank_log_sink(stream))
+    with options.start.log(first=world is None or world[0] == 0) as stream:
+        started = options.start.cluster(options.timeout, log_lines(stream))
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
-                return run_launched(_on_rank, options, arguments)[0]
-        with Cluster(case.world, options) as cluster:
+                return run_launched(_on_rank, started, arguments)[0]
+        with Cluster(case.world, started) as cluster:
             return cluster.run(_on_rank, **arguments).values[0]
 
 

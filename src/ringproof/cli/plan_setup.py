@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from ringproof.budget import Estimate, EstimatePart, Machine, check_seconds
 from ringproof.cli.lengths import read_bytes, read_lengths
-from ringproof.cli.options import named_by_option
 from ringproof.cli.plan import SharedPlanOptions
 from ringproof.errors import InputError
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
@@ -223,11 +222,17 @@ def positive_numbers(text: str, option: str, *, digits: int, what: str) -> list[
     return list(map(int, parts))
 
 
-def as_options() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def as_options() -> Iterator[None]:
     """Spell the planner's fields as the options they came from."""
     names = ("comm_type", *(field.name for field in fields(PlanOptions)))
-    spellings = (spelling for name in names for spelling in (name, name.replace("_", "-")))
-    return named_by_option({spelling: _spelled(spelling) for spelling in spellings}, ())
+    spellings = {spelling for name in names for spelling in (name, name.replace("_", "-"))}
+    try:
+        yield
+    except InputError as error:
+        if error.field not in spellings:
+            raise
+        raise InputError(_spelled(error.field), error.sentence) from None
 
 
 def _spelled(name: str) -> str:

@@ -1,19 +1,19 @@
 """Options of a run, which are checked as a whole before any rank starts, without torch.
 
-``ringproof train`` makes its options from these fields: each has its name with dashes, unless the
-field gives another, and the help text of the field.
+``ringproof train`` has an option for each field; see `ringproof.options`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ringproof.errors import InputError, check_name
+from ringproof.errors import InputError
+from ringproof.options import check_options, option, spelled
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES, check_scope
-from ringproof.reference.model.config import ModelConfig, preset
+from ringproof.reference.model.config import PRESETS, ModelConfig, preset
 from ringproof.reference.topology.dynamic_catalogue import level_sizes
 from ringproof.reference.topology.layout import RankLayout
 
@@ -26,28 +26,17 @@ SCHEDULES = ("padded", "packed", "dynamic")
 _OF_CAPACITY = ("graphs", "graph_rows", "graph_sequences", "graphs_overflow")
 
 
-def _option(default: Any, text: str, name: str = "") -> Any:
-    """Declare a field that is an option of ``ringproof train``, with its help text."""
-    return field(default=default, metadata={"help": text, "name": name})
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """The model to train: a preset of `ringproof.reference.model.config`."""
 
-    preset: str = _option(
-        "qwen3-tiny", "Name of the model: qwen3-tiny, moonlight-tiny or nemotron-h-tiny."
-    )
-    mtp: int = _option(0, "Number of tokens predicted beyond the next one (MTP).")
-    dtype: str = _option("float32", "Precision of the model: float64, float32 or bfloat16.")
-    recompute: bool = _option(
-        False, "Recompute the activations of each layer in its backward pass."
-    )
+    preset: str = option("qwen3-tiny", "Name of the model.", choices=PRESETS)
+    mtp: int = option(0, "Number of tokens predicted beyond the next one (MTP).", least=0)
+    dtype: str = option("float32", "Precision of the model.", choices=DTYPES)
+    recompute: bool = option(False, "Recompute the activations of each layer in its backward pass.")
 
     def __post_init__(self) -> None:
-        check_name("dtype", self.dtype, DTYPES)
-        preset(self.preset)
-        _at_least(0, self, "mtp")
+        check_options(self)
 
     @property
     def config(self) -> ModelConfig:
@@ -57,37 +46,44 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelOptions:
-    """Distribution of the model and the data over ranks. The layout has four options."""
+    """Distribution of the model and the data over ranks."""
 
-    layout: RankLayout
-    vpp: int = _option(1, "Number of model chunks on each pipeline rank.")
-    sequence_parallel: bool = _option(
+    tp: int = option(1, "Tensor parallel size.", least=1)
+    pp: int = option(1, "Pipeline parallel size.", least=1)
+    cp: int = option(
+        1, "Context parallel size of the static schedules, padded and packed.", least=1
+    )
+    dp: int = option(1, "Data parallel size.", least=1)
+    vpp: int = option(1, "Number of model chunks on each pipeline rank.", least=1)
+    sequence_parallel: bool = option(
         True, "Shard rows over the tensor parallel ranks between layers."
     )
-    fully_sharded: bool = _option(
+    fully_sharded: bool = option(
         False, "Shard parameters over the DP x CP ranks (FSDP2).", "--fsdp"
     )
-    comm_type: str = _option(
-        "p2p", "CP communication type: p2p, all_gather, a2a or a2a+p2p.", "--comm"
-    )
-    ranks_per_node: int = _option(
-        0, "Number of DP x CP ranks in a node, for a2a+p2p. 0 means all ranks."
+    comm_type: str = option("p2p", "CP communication type.", "--comm", choices=COMM_TYPES)
+    ranks_per_node: int = option(
+        0, "Number of DP x CP ranks in a node, for a2a+p2p. 0 means all ranks.", least=0
     )
 
     def __post_init__(self) -> None:
-        check_name("comm_type", self.comm_type, COMM_TYPES)
-        _at_least(1, self, "vpp")
-        _at_least(0, self, "ranks_per_node")
-        if self.vpp > 1 and self.layout.pp == 1:
-            raise InputError("vpp", self.vpp, "interleaves stages, and there is one", "raise pp")
+        check_options(self)
+        if self.vpp > 1 and self.pp == 1:
+            sentence = f"{self.vpp} virtual stages need a pipeline; give --pp 2 or more"
+            raise InputError("--vpp", sentence)
         if self.ranks_per_node and self.domain % self.ranks_per_node:
-            problem = f"does not divide the domain of {self.domain} ranks"
-            raise InputError("ranks_per_node", self.ranks_per_node, problem, "choose a divisor")
+            sentence = f"{self.ranks_per_node} does not divide the {self.domain} DP x CP ranks"
+            raise InputError("--ranks-per-node", f"{sentence}; choose a divisor")
+
+    @property
+    def layout(self) -> RankLayout:
+        """The grid of the ranks."""
+        return RankLayout(tp=self.tp, pp=self.pp, cp=self.cp, dp=self.dp)
 
     @property
     def domain(self) -> int:
         """Ranks of one DP x CP domain."""
-        return self.layout.dp * self.layout.cp
+        return self.dp * self.cp
 
     @property
     def node(self) -> int:
@@ -97,84 +93,90 @@ class ParallelOptions:
     @property
     def row_shards(self) -> int:
         """Number of parts into which the tensor parallel ranks divide a rank's rows."""
-        return self.layout.tp if self.sequence_parallel else 1
+        return self.tp if self.sequence_parallel else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
     """Data of each step, and how it is planned."""
 
-    data: str = _option(
+    data: str = option(
         "stdlib",
         "Training data: stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic.",
+        metavar="DATA",
     )
-    seed: int = _option(0, "Random seed of the data, its order and the parameters.")
-    global_batch: int = _option(16, "Number of sequences in a step.")
-    max_sequence_length: int = _option(
-        1024, "Largest number of tokens of a document; longer ones are cut.", "--max-length"
+    seed: int = option(0, "Random seed of the data, its order and the parameters.")
+    global_batch: int = option(16, "Number of sequences in a step.", least=1)
+    max_sequence_length: int = option(
+        1024,
+        "Largest number of tokens of a document; longer ones are cut.",
+        "--max-length",
+        least=2,
     )
-    schedule: str = _option("dynamic", "Batch schedule: padded, packed or dynamic.")
-    max_tokens_per_rank: int = _option(
-        1024, "Largest number of rows of a rank in one microbatch, padding included."
+    schedule: str = option("dynamic", "How a batch becomes microbatches.", choices=SCHEDULES)
+    max_tokens_per_rank: int = option(
+        1024, "Largest number of rows of a rank in one microbatch, padding included.", least=1
     )
-    cp_sizes: str = _option(
-        "pow2", "CP sizes that Dynamic CP may choose: pow2, divisors or a list such as 1,2,3."
+    cp_sizes: str = option(
+        "pow2",
+        "CP sizes that Dynamic CP may choose; a list is written as 1,2,3.",
+        metavar="pow2|divisors|LIST",
     )
-    forced_sizes: tuple[int, ...] = _option(
-        (), "CP sizes that microbatches take in turn, for tests, such as 1,2,4.", "--force-cp"
+    forced_sizes: tuple[int, ...] = option(
+        (),
+        "CP sizes that microbatches take in turn, for tests, such as 1,2,4.",
+        "--force-cp",
+        metavar="N,N,...",
     )
 
     def __post_init__(self) -> None:
-        check_name("schedule", self.schedule, SCHEDULES)
-        _at_least(1, self, "global_batch", "max_tokens_per_rank")
-        _at_least(2, self, "max_sequence_length")
+        check_options(self)
         if self.schedule == "dynamic":
             return
-        problem = f"has no effect with the {self.schedule} schedule"
+        sentence = f"has no effect with --schedule {self.schedule}"
         if self.forced_sizes:
-            raise InputError("forced_sizes", self.forced_sizes, problem, "use --schedule dynamic")
+            raise InputError("--force-cp", f"--force-cp {sentence}; use --schedule dynamic")
         if self.cp_sizes != BatchOptions.cp_sizes:
-            raise InputError("cp_sizes", self.cp_sizes, problem, "use --cp, or --schedule dynamic")
+            remedy = "use --cp, or --schedule dynamic"
+            raise InputError("--cp-sizes", f"--cp-sizes {sentence}; {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserOptions:
     """Optimizer and learning rate."""
 
-    steps: int = _option(50, "Number of optimiser steps.")
-    learning_rate: float = _option(3e-3, "Highest learning rate.")
-    warmup_steps: int = _option(
-        5, "Number of steps until the highest learning rate is reached.", "--warmup"
+    steps: int = option(50, "Number of training steps.", least=1)
+    learning_rate: float = option(3e-3, "Highest learning rate.", least=0)
+    warmup_steps: int = option(
+        5, "Number of steps until the highest learning rate is reached.", "--warmup", least=0
     )
-    weight_decay: float = _option(0.1, "Weight decay of matrices.")
-    clip: float = _option(
-        1.0, "Largest gradient norm; larger gradients are clipped. 0 means no clipping."
+    weight_decay: float = option(0.1, "Weight decay of matrices.", least=0)
+    clip: float = option(
+        1.0, "Largest gradient norm; larger gradients are clipped. 0 means no clipping.", least=0
     )
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "steps")
-        _at_least(0, self, "warmup_steps")
-        for name in ("learning_rate", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise InputError(name, value, "is not a number of 0 or more", "correct it")
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepingOptions:
     """Checkpoints and evaluations of a run."""
 
-    save: str = _option("", "Folder for checkpoints. Without it, none are written.")
-    save_every: int = _option(0, "Number of steps between checkpoints. 0 means one at the end.")
-    resume: bool = _option(False, "Continue from the newest checkpoint in the folder of --save.")
-    evaluate_every: int = _option(0, "Number of steps between evaluations. 0 means no evaluation.")
-    evaluate_batches: int = _option(1, "Number of global batches in an evaluation.")
+    save: str = option("", "Folder for checkpoints. Without it, none are written.", metavar="DIR")
+    save_every: int = option(
+        0, "Number of steps between checkpoints. 0 means one at the end.", least=0, needs="save"
+    )
+    resume: bool = option(
+        False, "Continue from the newest checkpoint in the folder of --save.", needs="save"
+    )
+    evaluate_every: int = option(
+        0, "Number of steps between evaluations. 0 means no evaluation.", least=0
+    )
+    evaluate_batches: int = option(1, "Number of global batches in an evaluation.", least=1)
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "save_every", "evaluate_every")
-        _at_least(1, self, "evaluate_batches")
-        if (self.resume or self.save_every) and not self.save:
-            raise InputError("save", "", "names no folder for checkpoints", "give --save FOLDER")
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,40 +188,42 @@ class GraphOptions:
             graphs.
     """
 
-    graphs: str = _option(
-        "off", "CUDA graphs: off, static (packs of fixed capacity, eager) or bank (replayed)."
+    graphs: str = option(
+        "off",
+        "CUDA graphs: static runs packs of fixed capacity eagerly, bank captures and replays them.",
+        choices=GRAPHS,
     )
-    graph_backend: str = _option(
-        "auto", "What captures graphs: auto, cuda, transformer-engine or tape (on a CPU)."
+    graph_backend: str = option(
+        "auto", "What captures graphs; tape stands in for a GPU on a CPU.", choices=NAMES
     )
-    graph_scope: str = _option("layer", "Part of a layer that is captured: layer, attn or router.")
-    graph_warmup: int = _option(3, "Number of runs before a capture; at least 1 on a GPU.")
-    graph_rows: int = _option(
-        0, "Number of rows of a pack on a rank. 0 means --max-tokens-per-rank."
+    graph_scope: str = option("layer", "Part of a layer that is captured.", choices=SCOPES)
+    graph_warmup: int = option(3, "Number of runs before a capture; at least 1 on a GPU.", least=0)
+    graph_rows: int = option(
+        0, "Number of rows of a pack on a rank. 0 means --max-tokens-per-rank.", least=0
     )
-    graph_sequences: int = _option(
-        0, "Number of sequences of a pack, a dummy included. 0 means enough for any pack."
+    graph_sequences: int = option(
+        0,
+        "Number of sequences of a pack, a dummy included. 0 means enough for any pack.",
+        least=0,
     )
-    graph_slots: int = _option(
-        0, "Number of microbatches in flight. 0 means what the pipeline needs."
+    graph_slots: int = option(
+        0, "Number of microbatches in flight. 0 means what the pipeline needs.", least=0
     )
-    graphs_overflow: str = _option(
-        "error", "What happens to a pack that fits no graph: error, or eager to run it without one."
+    graphs_overflow: str = option(
+        "error",
+        "What happens to a pack that fits no graph; eager runs it without one.",
+        choices=OVERFLOWS,
     )
 
     def __post_init__(self) -> None:
-        check_name("graphs", self.graphs, GRAPHS)
-        check_name("graph_backend", self.graph_backend, NAMES)
-        check_name("graph_scope", self.graph_scope, SCOPES)
-        check_name("graphs_overflow", self.graphs_overflow, OVERFLOWS)
-        _at_least(0, self, "graph_warmup", "graph_rows", "graph_sequences", "graph_slots")
+        check_options(self)
         for one in fields(self):
             used = self.graphs == "bank" or one.name == "graphs"
             used = used or (self.graphs == "static" and one.name in _OF_CAPACITY)
             if not used and getattr(self, one.name) != one.default:
-                problem = f"has no effect with --graphs {self.graphs}"
-                remedy = "use static or bank" if one.name in _OF_CAPACITY else "use bank"
-                raise InputError(one.name, getattr(self, one.name), problem, remedy)
+                remedy = "static or bank" if one.name in _OF_CAPACITY else "bank"
+                sentence = f"has no effect with --graphs {self.graphs}; use --graphs {remedy}"
+                raise InputError(spelled(one), f"{spelled(one)} {sentence}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,15 +248,15 @@ class TrainOptions:
         chunks = self.parallel.layout.pp * self.parallel.vpp
         layers = len(self.model.config.layers)
         if chunks > layers:
-            problem = f"{chunks} pipeline chunks and {layers} layers"
-            raise InputError("pp", self.parallel.layout.pp, problem, "use fewer chunks")
+            sentence = f"{chunks} pipeline chunks are more than the {layers} layers"
+            raise InputError("--pp", f"{sentence}; lower --pp or --vpp")
         check_sizes(
             self.model.config,
             self.group_sizes,
             tp=self.parallel.layout.tp,
             comm_type=self.parallel.comm_type,
             ranks_per_node=self.parallel.node,
-            field="cp_sizes" if self.batch.schedule == "dynamic" else "cp",
+            field="--cp-sizes" if self.batch.schedule == "dynamic" else "--cp",
         )
 
     @property
@@ -270,8 +274,8 @@ class TrainOptions:
         multiple = 2 * self.parallel.row_shards  # zigzag gives each rank two chunks
         rows = graphs.graph_rows or most // multiple * multiple
         if rows % multiple or not 0 < rows <= most:
-            problem = f"is not a multiple of {multiple} up to max_tokens_per_rank"
-            raise InputError("graph_rows", rows, problem, f"give one, {most:,} at most")
+            sentence = f"{rows} is not a multiple of {multiple} up to {most:,}"
+            raise InputError("--graph-rows", f"{sentence} (--max-tokens-per-rank); give one")
         entries = graphs.graph_sequences or self.batch.global_batch + 1
         return RankCapacity(rows, entries, graphs.graphs_overflow)
 
@@ -287,10 +291,11 @@ class TrainOptions:
         kinds = [kind.feed_forward for kind in config.layers]
         check_scope(kinds, scope, recompute=self.model.recompute)
         if scope == "router" and config.experts is None:
-            raise InputError("graph_scope", scope, f"{config.name} has no experts", "use layer")
+            sentence = f"the model {config.name} has no experts to route; use layer or attn"
+            raise InputError("--graph-scope", sentence)
         if self.parallel.fully_sharded:
-            problem = "FSDP gathers parameters at new addresses"
-            raise InputError("graphs", "bank", problem, "use --graphs static, or no --fsdp")
+            sentence = "FSDP gathers parameters at new addresses, which a graph cannot follow"
+            raise InputError("--graphs", f"{sentence}; use --graphs static, or leave out --fsdp")
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -306,8 +311,8 @@ class TrainOptions:
         sizes = choose_cp_sizes(self.batch.cp_sizes, self.parallel.domain)
         for size in self.batch.forced_sizes:
             if size not in sizes:
-                remedy = f"choose from {sizes}"
-                raise InputError("forced_sizes", size, "is not a group size", remedy)
+                sentence = f"{size} is not a group size; choose from {_listed(sizes)}"
+                raise InputError("--force-cp", sentence)
         return tuple(sorted(set(self.batch.forced_sizes))) or sizes
 
 
@@ -333,7 +338,7 @@ def check_sizes(
     tp: int,
     comm_type: str,
     ranks_per_node: int,
-    field: str = "cp_sizes",
+    field: str = "--cp-sizes",
 ) -> None:
     """Refuse CP sizes that do not divide the heads of an all-to-all.
 
@@ -354,18 +359,16 @@ def check_sizes(
             heads.append(("mamba", config.mamba.heads, size))
         for part, count, ranks in heads:
             if count % tp:
-                problem = f"does not divide the {count} {part} heads"
-                raise InputError("tp", tp, problem, "use a divisor")
+                raise InputError("--tp", f"{tp} does not divide the {count} {part} heads")
             own = count // tp
             if own % ranks:
-                problem = f"the {own} {part} heads of a TP rank cannot be shared by {ranks} ranks"
                 fitting = [number for number in range(1, own + 1) if own % number == 0]
-                remedy = f"allow only sizes such as {fitting}"
-                raise InputError(field, size, f"{problem} of its all-to-all", remedy)
+                sentence = (
+                    f"with size {size}, {ranks} ranks of an all-to-all cannot share {own} {part}"
+                )
+                remedy = f"use sizes whose all-to-all has {_listed(fitting)} ranks"
+                raise InputError(field, f"{sentence} heads of a TP rank evenly; {remedy}")
 
 
-def _at_least(least: int, options: Any, *names: str) -> None:
-    for name in names:
-        if getattr(options, name) < least:
-            problem = f"is less than {least}" if least else "is negative"
-            raise InputError(name, getattr(options, name), problem, f"give {least} or more")
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

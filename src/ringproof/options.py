@@ -1,0 +1,112 @@
+"""Fields of frozen dataclasses that are options of the command line.
+
+A field that `option` declares says all that the command line has to know of it: default, help
+text, placeholder, and which values it takes. `ringproof.cli.options` makes a command of such a
+dataclass. `check_options` checks the values, and is called by the dataclass itself, so that they
+are checked in the same way for those who build it in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from ringproof.errors import InputError, check_name, shown
+
+LONGEST_SECONDS = 1_000_000
+"""A wait on a file descriptor takes at most 2**31 ms, which is 25 days."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionField:
+    """What the command line knows of a field.
+
+    Attributes:
+        help: Whole sentences about the option; its choices and its default are printed anyway.
+        names: Spellings with dashes. Without one, the option is the field's name with dashes.
+        metavar: Placeholder of the value in the help, such as ``N``.
+        choices: The values that a text may have; any value for none.
+        least, most: Limits of a number, ``None`` for none; ``most`` only with ``least``.
+        seconds: Whether the number is a time to wait.
+        needs: Field of the same dataclass without which this one has no effect.
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    seconds: bool = False
+    needs: str = ""
+
+
+def option(default: Any, help: str, *names: str, choices: Iterable[str] = (), **other: Any) -> Any:
+    """Declare a field that is an option; the arguments are the attributes of `OptionField`."""
+    told = OptionField(help=help, names=names, choices=tuple(choices), **other)
+    return field(default=default, metadata={"option": told})
+
+
+def seconds(default: float | None, help: str) -> Any:
+    """Declare a field that is a time to wait in seconds."""
+    return option(default, help, metavar="SECONDS", seconds=True)
+
+
+def told(one: Field[Any]) -> OptionField:
+    """Return what `option` says of a field."""
+    found = one.metadata["option"]
+    assert isinstance(found, OptionField)
+    return found
+
+
+def spelled(one: Field[Any]) -> str:
+    """Return the option of a field as the user writes it, such as ``--max-length``."""
+    names = told(one).names
+    return names[0].split("/")[0] if names else f"--{one.name.replace('_', '-')}"
+
+
+def check_options(values: Any) -> None:
+    """Check the values of all fields that are options.
+
+    Args:
+        values: A dataclass; fields without `option` are left out.
+
+    Raises:
+        InputError: A value is not among the choices or not within the limits, or a field lacks
+            the one that it needs. It names the option.
+    """
+    for one in fields(values):
+        if "option" in one.metadata:
+            value, limits = getattr(values, one.name), told(one)
+            check_value(spelled(one), value, limits)
+            if limits.needs and value != one.default and not getattr(values, limits.needs):
+                needed = next(other for other in fields(values) if other.name == limits.needs)
+                raise InputError(spelled(one), f"{spelled(one)} needs {spelled(needed)}")
+
+
+def check_value(name: str, value: Any, limits: OptionField) -> None:
+    """Check one value by the choices and limits of its field; ``None`` was not given.
+
+    Raises:
+        InputError: It is not among the choices, or not within the limits.
+    """
+    if value is None:
+        return
+    if limits.choices:
+        check_name(name, value, limits.choices)
+    if limits.seconds and not 0 < value <= LONGEST_SECONDS:
+        remedy = f"give a number above 0, and at most {LONGEST_SECONDS:,}"
+        raise InputError(name, f"{shown(value)} is not a time in seconds; {remedy}")
+    if limits.least is None:
+        return
+    if not math.isfinite(value):
+        raise InputError(name, f"{value} is not a finite number; give {limits.least:,} or more")
+    if limits.most is not None and not limits.least <= value <= limits.most:
+        within = f"between {limits.least:,} and {limits.most:,}"
+        raise InputError(name, f"{value} is not {within}; give a number between them")
+    if value < limits.least:
+        raise InputError(
+            name, f"{value} is less than {limits.least:,}; give {limits.least:,} or more"
+        )
