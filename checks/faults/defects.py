@@ -64,7 +64,8 @@ def patched(upstream: Upstream, patch: Path, folder: Path) -> Upstream:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().splitlines()[0]
-        raise InputError("patch", str(patch), why, "take the commit that the patch was made for")
+        sentence = f"{why}; take the commit that {patch.name} was made for"
+        raise InputError("patch", sentence)
     return dataclasses.replace(
         upstream, megatron=folder, megatron_name=f"{upstream.megatron_name} with {patch.name}"
     )
@@ -77,5 +78,5 @@ def _refuse_other_files(megatron: Path, patch: Path) -> None:
         command = ("git", "hash-object", "--no-filters", str(file))
         here = file.is_file() and subprocess.check_output(command, text=True).strip()
         if here != blob:
-            problem = f"was made for another {path}"
-            raise InputError("patch", str(patch), problem, "take the commit that the page names")
+            sentence = f"{patch.name} was made for another {path}; take the page's commit"
+            raise InputError("patch", sentence)

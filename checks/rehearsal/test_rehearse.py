@@ -233,21 +233,25 @@ BAD_INPUT = MappingProxyType(
     {
         "has no megatron/core": ("--megatron", "/usr"),
         "no such folder": ("--megatron", "git:/nowhere@dev"),
-        "not a readable wheel": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
-        "no such file": (*HERE, "--te", "nothing.whl"),
+        "download the wheel again": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
+        "there is no file 'nothing.whl'": (*HERE, "--te", "nothing.whl"),
         "has no transformer_engine": (*HERE, "--te", "."),
         "cannot be written there": (*HERE, "--json", "/nowhere/a.json"),
         "is a folder": (*HERE, "--html", "."),
-        "neither a checkout nor": (*HERE, "--against", "nonsense"),
-        "has it already": (*HERE, "--against", "context-parallel-size=2"),
-        "--against: has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
+        "is neither a checkout nor": (*HERE, "--against", "nonsense"),
+        "=2' already; name another value": (
+            *HERE,
+            "--against",
+            "context-parallel-size=2",
+        ),
+        "--against: '/usr' has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
         "--against: no such folder": (*HERE, "--te", "te", "--against", "git:/nowhere@dev"),
-        "--megatron: no such file": ("--megatron", "nothing.whl"),
+        "--megatron: there is no file": ("--megatron", "nothing.whl"),
         "--megatron: transformer_engine-1-py3-none-any.whl is no": (
             "--megatron",
             "transformer_engine-1-py3-none-any.whl",
         ),
-        "--megatron: is empty": ("--megatron", ""),
+        "--megatron: the name is empty": ("--megatron", ""),
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
         "no variables to set": (*HERE, "--set", "A=1"),
         "not a known precision": (*HERE, "--dtype", "float16"),
@@ -282,8 +286,8 @@ def test_a_refusal_is_one_line_and_exit_code_2(checkout: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert [line for line in done.stderr.splitlines() if "error" in line] == [
-        "error: --megatron: has no megatron/core (got /usr); "
-        "name the root of a Megatron-LM checkout, or git:PATH@REF"
+        "error: --megatron: '/usr' has no megatron/core; "
+        "name the root of a checkout, git:PATH@REF, or a wheel"
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.budget import Estimate, EstimatePart, Machine
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
@@ -133,10 +133,11 @@ def find_script(launch: Launch, upstream: Upstream) -> str:
     own = Path(launch.script)
     if own.is_file():
         return str(own.resolve())
-    raise InputError(
-        "SCRIPT", launch.script, f"is a program that {upstream.megatron_name} does not have",
-        "name a checkout that has it (wheels have no programs)",
-    )  # fmt: skip
+    sentence = (
+        f"{upstream.megatron_name} does not have the program {shown(launch.script)}; name a "
+        "checkout that has it (a wheel has no programs)"
+    )
+    raise InputError("SCRIPT", sentence)
 
 
 def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
@@ -156,23 +157,24 @@ def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None
     repository, at, _ = request.megatron.rpartition("@")
     if not equals and at and repository.startswith("git:"):
         return f"{repository}@{text}", None
-    raise InputError(
-        "--against", text, "is neither a checkout nor FLAG=VALUE",
-        "give a folder, git:PATH@REF, or an option such as cp-comm-type=a2a",
-    )  # fmt: skip
+    sentence = (
+        f"{shown(text)} is neither a checkout nor FLAG=VALUE; give a folder, git:PATH@REF, or an "
+        "option such as cp-comm-type=a2a"
+    )
+    raise InputError("--against", sentence)
 
 
 def _with_option(launch: Launch, name: str, value: str) -> Launch:
     """Return a launch with one option changed; an empty value removes the option."""
     flags = Flags(launch.arguments)
     if not value and not flags.has(name):
-        problem = "removes an option that the launch does not have"
-        raise InputError("--against", f"{name}=", problem, "name an option of the launch")
+        sentence = f"the launch has no option {name} to be removed; name an option of the launch"
+        raise InputError("--against", sentence)
     words = () if value.lower() == "true" else value.split()
     changed = flags.with_(name, *words) if value else flags.without(name)
     if changed == flags:
-        problem = "changes nothing, because the launch has it already"
-        raise InputError("--against", f"{name}={value}", problem, "name another value")
+        sentence = f"the launch has {shown(f'{name}={value}')} already; name another value"
+        raise InputError("--against", sentence)
     return dataclasses.replace(launch, arguments=changed.words)
 
 
@@ -203,8 +205,8 @@ def _variants(
         runs.options = _known_options(server, upstream, script, first.folder / "options")
         if option is not None and option[0] not in runs.options:
             near = difflib.get_close_matches(option[0], runs.options, n=1, cutoff=0.75)
-            remedy = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
-            raise InputError("--against", option[0], "upstream's parser has no such option", remedy)
+            meant = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
+            raise InputError("--against", f"upstream has no option {shown(option[0])}; {meant}")
         return [runs.variant(attempt) for attempt in attempts]
 
 
@@ -219,9 +221,12 @@ def _known_options(server: Server, upstream: Upstream, script: str, folder: Path
     outcome = server.run(program, folder, limit_seconds=OPTIONS_SECONDS)
     names = outcome.ranks[0].results if outcome.ranks else None
     if not names:
-        said = "" if outcome.failure is None else f": {outcome.failure.message}"
-        problem = f"does not reach Megatron-LM's parser of arguments{said}"
-        raise InputError("SCRIPT", script, problem, "name a training script of Megatron-LM")
+        said = "" if outcome.failure is None else f" ({outcome.failure.message})"
+        sentence = (
+            f"{shown(script)} does not parse a command line of Megatron-LM{said}; name a training "
+            "script of Megatron-LM"
+        )
+        raise InputError("SCRIPT", sentence)
     return frozenset(names)
 
 
@@ -334,6 +339,7 @@ def made_folder(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError("--keep", folder, problem, "name a writable folder") from error
+        why = error.strerror or error
+        sentence = f"{shown(folder)} cannot be written ({why}); name a writable folder"
+        raise InputError("--keep", sentence) from error
     return folder

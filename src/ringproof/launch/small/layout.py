@@ -102,7 +102,7 @@ def layout(flags: Flags, world: int) -> Layout:
     etp = flags.integer("--expert-tensor-parallel-size", tensor)
     for name, size in (*sizes.items(), ("expert-tensor-parallel", etp)):
         if size < 1:
-            raise InputError(f"--{name}-size", size, "the size is not positive", "give 1 or more")
+            raise InputError(f"--{name}-size", f"the size {size} is not positive; give 1 or more")
     return Layout(
         world=world,
         tensor=tensor,
@@ -130,12 +130,11 @@ def shrink_layout(draft: Draft, before: Layout, max_ranks: int) -> Layout:
         if after.world <= max_ranks and after.experts_fit:
             _write(draft, before, after)
             return after
-    raise InputError(
-        "--max-ranks",
-        max_ranks,
-        f"CP {before.context} needs more ranks",
-        f"give --max-ranks {before.context} or more, or a smaller --context-parallel-size",
+    sentence = (
+        f"CP {before.context} needs more than {max_ranks} ranks; give --max-ranks {before.context} "
+        "or more, or a smaller --context-parallel-size"
     )
+    raise InputError("--max-ranks", sentence)
 
 
 def _undivided(draft: Draft, before: Layout, max_ranks: int) -> Layout:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import lcm
 from types import MappingProxyType
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.launch.small.draft import Draft
 from ringproof.launch.small.layout import Layout
 
@@ -228,8 +228,11 @@ def listed(expression: str, name: str) -> tuple[int, ...] | None:
             raise ValueError(expression)
         return tuple(values)
     except (SyntaxError, ValueError, RecursionError) as problem:
-        remedy = "give lists of integers joined by + and repeated by *"
-        raise InputError(name, expression, "this is not a pattern over layers", remedy) from problem
+        sentence = (
+            f"{shown(expression)} is not a pattern over layers; give lists of integers joined by + "
+            "and repeated by *"
+        )
+        raise InputError(name, sentence) from problem
 
 
 def _value(node: ast.expr) -> list[int] | int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.left_out import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 from ringproof.launch.reading import Launch
@@ -72,8 +72,8 @@ def shrink(
     """
     draft = Draft(Flags(launch.arguments), options)
     if draft.flags.has("--yaml-cfg"):
-        remedy = "give its settings as options"
-        raise InputError("--yaml-cfg", draft.flags.one("--yaml-cfg"), "it is not read", remedy)
+        file = shown(draft.flags.one("--yaml-cfg"))
+        raise InputError("--yaml-cfg", f"{file} is not read; give its settings as options")
     before = layout(draft.flags, launch.ranks)
     after = shrink_layout(draft, before, max_ranks)
     shrink_layers(draft, before, after)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 GPT = "pretrain_gpt.py"
 HYBRID = "pretrain_hybrid.py"
@@ -299,7 +299,8 @@ def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
     ):
         for name in given:
             if name not in known:
-                raise InputError(option, name, "does not exist", "see ringproof conform --list")
+                sentence = f"{shown(name)} does not exist; see ringproof conform --list"
+                raise InputError(option, sentence)
     if not wanted and not sections:
         return CASES
     return tuple(case for case in CASES if case.id in wanted or case.group in sections)

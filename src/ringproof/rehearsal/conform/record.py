@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 FORMAT = 1
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
@@ -159,8 +159,8 @@ def read(path: Path, field: str) -> ConformanceRecord:
     try:
         return from_json(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
-        problem = f"is not a record of ringproof conform ({type(error).__name__})"
-        raise InputError(field, path, problem, "write one with --json") from error
+        sentence = f"{shown(path)} is not a record of ringproof conform; write one with --json"
+        raise InputError(field, sentence) from error
 
 
 def shipped() -> tuple[ConformanceRecord, ...]:

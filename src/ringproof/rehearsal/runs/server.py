@@ -112,10 +112,8 @@ class Server(contextlib.ExitStack):
             InputError: The program belongs to another upstream.
         """
         if program.upstream != self._upstream:
-            raise InputError(
-                "program", program.upstream.megatron_name, "is of another upstream",
-                "start a server for it",
-            )  # fmt: skip
+            other = program.upstream.megatron_name
+            raise InputError("program", f"it belongs to {other}; start a server of that upstream")
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
             stale.unlink()

@@ -11,11 +11,12 @@ import importlib.metadata
 import shutil
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.standins import dataset_helpers
@@ -29,9 +30,28 @@ from ringproof.upstream.tree import (
     WheelTree,
 )
 
-MEGATRON_PARTS = ("megatron/", "examples/", "tests/functional_tests/")
 ENGINE_PARTS = ("transformer_engine/", "transformer_engine-", "build_tools/")
 OLDEST_ENGINE = Version("2.9")
+
+
+REMEDY = "name the root of a checkout, git:PATH@REF, or a wheel"
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Megatron or Transformer Engine: its wheels, a package in it, and what is unpacked of it."""
+
+    wheels: str
+    package: str
+    parts: tuple[str, ...]
+
+
+_MEGATRON = _Product(
+    "megatron-core",
+    "megatron/core",
+    ("megatron/", "megatron_core-", "examples/", "tests/functional_tests/"),
+)
+_ENGINE = _Product("transformer-engine", "transformer_engine/pytorch", ENGINE_PARTS)
 
 
 def open_upstream(
@@ -66,79 +86,68 @@ def open_megatron(
     spec: str, *, cache: Path, offline: bool = False, option: str = "--megatron"
 ) -> tuple[Path, str]:
     """Return the folder of a Megatron and a name for people; see `open_upstream`."""
-    remedy = "name the root of a Megatron-LM checkout, or git:PATH@REF"
-    if not spec:
-        raise InputError(option, None, "is empty", remedy)
-    package = spec.endswith(".whl") or spec.startswith("pip:")
-    tree = _opened(option, spec, "megatron-core", cache, offline)
-    if tree is None:
-        root, name = Path(spec).resolve(), f"dir:{Path(spec).resolve().name}"
-    else:
-        root, name = unpacked(tree, ("",) if package else MEGATRON_PARTS, cache), tree.origin
-    if not (root / "megatron" / "core" / "__init__.py").is_file():
-        raise InputError(option, spec, "has no megatron/core", remedy)
-    return root, name
+    return _opened(_MEGATRON, spec, option, cache, offline)
 
 
 def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tuple[Path, str]:
     """Return the folder of a Transformer Engine and its version; see `open_upstream`."""
     if spec is None:
-        tree: UpstreamTree | None = _newest_engine(cache, offline)
-    else:
-        tree = _opened("--te", spec, "transformer-engine", cache, offline)
-    root = Path(spec or "").resolve() if tree is None else unpacked(tree, ENGINE_PARTS, cache)
-    if not (root / "transformer_engine" / "pytorch" / "__init__.py").is_file():
-        raise InputError(
-            "--te", spec, "has no transformer_engine/pytorch",
-            "name a wheel or checkout of transformer-engine",
-        )  # fmt: skip
+        spec = str(_newest_engine(cache, offline))
+    root, _ = _opened(_ENGINE, spec, "--te", cache, offline)
     version = _engine_version(root)
     if Version(version) < OLDEST_ENGINE:
-        raise InputError("--te", version, "is not supported", f"take {OLDEST_ENGINE} or newer")
+        raise InputError("--te", f"{version} is not supported; take {OLDEST_ENGINE} or newer")
     return root, version
 
 
 def _opened(
-    option: str, spec: str, package: str, cache: Path, offline: bool
-) -> UpstreamTree | None:
-    """Open a wheel, a commit or a release; ``None`` for a folder, which is used as it is."""
+    product: _Product, spec: str, option: str, cache: Path, offline: bool
+) -> tuple[Path, str]:
+    """Return the folder of a product and where it is from; a folder is used as it is."""
+    tree: UpstreamTree | None = None
+    if not spec:
+        raise InputError(option, f"the name is empty; {REMEDY}")
     if spec.endswith(".whl"):
-        return _wheel(option, Path(spec), package)
-    if ":" not in spec.split("/")[0]:
-        return None
-    try:
-        return open_tree(spec, cache=cache, offline=offline)
-    except InputError as error:
-        raise InputError(option, spec, error.problem, error.remedy) from error
+        tree = _wheel(option, Path(spec), product.wheels)
+    elif ":" in spec.split("/")[0]:
+        try:
+            tree = open_tree(spec, cache=cache, offline=offline)
+        except InputError as error:
+            raise InputError(option, error.sentence) from error
+    root = Path(spec).resolve() if tree is None else unpacked(tree, product.parts, cache)
+    if not (root / product.package / "__init__.py").is_file():
+        raise InputError(option, f"{shown(spec)} has no {product.package}; {REMEDY}")
+    return root, f"dir:{root.name}" if tree is None else tree.origin
 
 
 def _wheel(option: str, path: Path, package: str) -> WheelTree:
     if not path.is_file():
-        raise InputError(option, path, "no such file", f"name a wheel of {package}")
+        raise InputError(option, f"there is no file {shown(path)}; name a wheel of {package}")
     try:
         return WheelTree(path, f"wheel:{path.name}", sha256_of(path))
     except UpstreamError as error:
-        raise InputError(option, path, str(error), "download the wheel again") from error
+        raise InputError(option, f"{error}; download the wheel again") from error
 
 
-def _newest_engine(cache: Path, offline: bool) -> WheelTree:
-    """The newest release of the package index, or the newest in the cache where that fails."""
+def _newest_engine(cache: Path, offline: bool) -> Path:
+    """Return the newest release on the package index, or in the cache where that fails."""
     folder = cache / "transformer-engine"
     make_folder(folder, field="--cache")
     problem = "this is offline"
     if not offline:
         try:
             for archive in download_wheels("transformer-engine", folder / "newest"):
-                return _wheel("--te", archive.path, "transformer-engine")
+                return archive.path
         except UpstreamUnavailable as error:
             problem = str(error)
     kept = sorted(folder.rglob("*.whl"), key=lambda path: Version(path.name.split("-")[1]))
     if not kept:
-        raise InputError(
-            "--te", None, f"no release of transformer-engine is in the cache, and {problem}",
-            "give --te a wheel or a checkout",
-        )  # fmt: skip
-    return _wheel("--te", examined(kept[-1]).path, "transformer-engine")
+        sentence = (
+            f"no release of transformer-engine is in the cache, and {problem}; give --te a wheel "
+            "or a checkout"
+        )
+        raise InputError("--te", sentence)
+    return examined(kept[-1]).path
 
 
 def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
@@ -179,5 +188,7 @@ def _engine_version(root: Path) -> str:
     try:
         return str(Version(file.read_text().strip()))
     except (OSError, InvalidVersion):
-        problem = "has no version: neither dist-info nor build_tools/VERSION.txt"
-        raise InputError("--te", root, problem, "name a wheel or a checkout's root") from None
+        sentence = (
+            f"{shown(root)} has no build_tools/VERSION.txt; name a wheel or a checkout's root"
+        )
+        raise InputError("--te", sentence) from None

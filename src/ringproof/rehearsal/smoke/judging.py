@@ -109,8 +109,8 @@ def _training_log(pair: Pair, half: PairProgram) -> str:
     logs = rank_logs(pair.folder(half))
     path = next((str(path) for path in logs if _has(path, LOSS_LINE)), None)
     if path is None:
-        remedy = "look into the logs of the ranks"
-        raise InputError(f"feature {half.name}", None, "no rank logged a loss", remedy)
+        sentence = "no rank logged a loss; look into the logs of the ranks"
+        raise InputError(f"feature {half.name}", sentence)
     return path
 
 

@@ -39,12 +39,15 @@ def require_gpus(ranks: int) -> None:
     """
     import torch
 
-    remedy = "run where they are, or rehearse the same pair with --device cpu"
+    remedy = "run on such a machine, or rehearse the same pair with --device cpu"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < ranks:
-        raise InputError("--nproc", ranks, f"CUDA has {count} GPUs here", remedy)
+        raise InputError(
+            "--nproc", f"{ranks} ranks need as many GPUs, and {count} are here; {remedy}"
+        )
     if importlib.util.find_spec("transformer_engine") is None:
-        raise InputError("--device", "cuda", "Transformer Engine is not installed", remedy)
+        sentence = f"cuda needs Transformer Engine, which is not installed; {remedy}"
+        raise InputError("--device", sentence)
 
 
 def estimate(ranks: int) -> Estimate:

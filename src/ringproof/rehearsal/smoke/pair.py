@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.cards import find_cards, load_card
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.launch.flags import Flags
 from ringproof.launch.options import options_of
 from ringproof.launch.reading import Launch, read_command
@@ -138,15 +138,14 @@ def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -
     Raises:
         InputError: The feature or the number of ranks cannot be used.
     """
-    if feature not in FEATURES:
-        remedy = f"one of {', '.join(FEATURES)}"
-        raise InputError("--feature", feature, "there is no such feature", remedy)
+    check_name("--feature", feature, FEATURES)
     _check_size(setting)
     options = options_of(FolderTree(setting.upstream.megatron))
     option = FEATURES[feature].option
     if option not in options:
-        remedy = f"name a checkout of {FEATURES[feature].found}"
-        raise InputError("--repo", option, "this option is not in the checkout", remedy)
+        found = FEATURES[feature].found
+        sentence = f"the checkout has no option {option}; name a checkout of {found}"
+        raise InputError("--repo", sentence)
     launch, marker = _launch(FEATURES[feature], skills)
     launch = dataclasses.replace(launch, nodes=1, ranks_per_node=setting.ranks)
     small = _shrunk(_sized(feature, launch, setting), options, setting, steps)
@@ -163,10 +162,11 @@ def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -
 def _check_size(setting: PairSetting) -> None:
     ranks = setting.ranks
     if ranks & (ranks - 1) or not FEWEST_RANKS <= ranks <= MOST_RANKS:
-        problem = f"times --nodes has to be a power of two from {FEWEST_RANKS} to {MOST_RANKS}"
-        raise InputError(
-            "--nproc", f"{setting.nproc} x {setting.nodes}", problem, "such as 8 on 1 node"
+        sentence = (
+            f"{setting.nproc} ranks on {setting.nodes} nodes are {ranks}; give a power of two from "
+            f"{FEWEST_RANKS} to {MOST_RANKS}, such as --nproc 8 --nodes 1"
         )
+        raise InputError("--nproc", sentence)
 
 
 def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
@@ -174,8 +174,8 @@ def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
     card = load_card(find_cards(skills, (feature.skill,))[feature.skill])
     run = next((command.run for command in card.commands if command.id == feature.command), None)
     if run is None:
-        problem = f"the card of {feature.skill} has no such command"
-        raise InputError("--skills", feature.command, problem, "take the skills of this version")
+        there = f"the card of {feature.skill} has no command {feature.command}"
+        raise InputError("--skills", f"{there}; take the skills of this version")
     launch = read_command(shlex.split(run.replace("\\\n", " ")))
     marker = next((m.pattern for m in card.markers if m.id == feature.marker), "")
     return launch, marker

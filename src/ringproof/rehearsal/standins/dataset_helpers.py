@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 MODULE = "megatron.core.datasets.helpers_cpp"
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
@@ -32,10 +32,10 @@ def compiled(root: Path, cache: Path) -> Path:
         return target
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
-        raise InputError("g++", None, "is not installed", "install a C++ compiler")
+        raise InputError("g++", "g++ is not installed; install a C++ compiler")
     if importlib.util.find_spec("pybind11") is None:
-        remedy = "pip install 'ringproof[rehearsal]'"
-        raise InputError("pybind11", None, "is not installed", remedy)
+        sentence = "pybind11 is not installed; run pip install 'ringproof[rehearsal]'"
+        raise InputError("pybind11", sentence)
     import pybind11
 
     cache.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,8 @@ def compiled(root: Path, cache: Path) -> Path:
     done = subprocess.run([*command, "-o", str(draft)], capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["the compiler gave no reason"])[-1]
-        raise InputError(str(SOURCE), root, f"does not compile: {reason}", "mend the checkout")
+        sentence = f"the file in {shown(root)} does not compile ({reason}); mend the checkout"
+        raise InputError(str(SOURCE), sentence)
     draft.replace(target)
     return target
 

@@ -65,7 +65,7 @@ class Tapes:
             InputError: Another one runs.
         """
         if self.capture is not None:
-            raise InputError("torch.cuda.graph", None, "a capture runs already", "end it first")
+            raise InputError("torch.cuda.graph", "another capture still runs; end it first")
         pool = self.pool(name)
         self.capture = OngoingCapture(f"graph {len(self.uses) + 1}", pool, self.undefined)
         self.capture.begin()
@@ -224,7 +224,7 @@ def _outside(tapes: Tapes, symbol: str) -> Callable[..., None]:
 
     def call(*_: Any, **__: Any) -> None:
         if tapes.captures():
-            raise InputError(symbol, None, "was called during a capture", "call it outside")
+            raise InputError(symbol, f"{symbol} was called during a capture; call it outside")
 
     return call
 

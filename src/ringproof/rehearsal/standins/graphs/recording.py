@@ -32,10 +32,8 @@ class DeviceRandomState(RandomState):
         """Refuse generators other than the device's."""
         given = [one for one in arguments if isinstance(one, torch.Generator)]
         if any(one._cdata != torch.default_generator._cdata for one in given):
-            raise InputError(
-                self._name, None, f"{place} draws from a generator of its own",
-                "draw from the device's generator",
-            )  # fmt: skip
+            sentence = f"{place} draws from its own generator; draw from the device's generator"
+            raise InputError(self._name, sentence)
         return None
 
     def check(self, place: str) -> None:
