@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.anchors.native_source import TextTree, anchor
+from checks.anchors.texts import TextTree, anchor
 from checks.anchors.wheelhouse import SOURCES
 from ringproof.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
-from ringproof.code.python import PythonModule
+from ringproof.anchors.symbols import Module
 from ringproof.upstream.tree import WheelTree
 
 MODULE = SOURCES["pkg/mod.py"]
@@ -113,7 +113,7 @@ def test_a_moved_symbol_holds_with_new_lines_and_the_same_fingerprint() -> None:
 
 
 def _prints(source: str) -> tuple[str, str]:
-    found = PythonModule(source.encode()).find("f")
+    found = Module(source.encode()).find("f")
     return found.fingerprint(), found.documentation()
 
 
@@ -176,6 +176,41 @@ def test_the_fingerprint_is_the_same_on_every_python() -> None:
 def test_a_deep_tree_is_fingerprinted() -> None:
     deep = "def f():\n    return " + "+".join(["1"] * 900)
     assert _prints(deep)[0] != _prints(deep + "+1")[0]
+
+
+KERNEL = "// f is below\n#include <a>\nvoid f(int  a) {\n\tassert(a % 2 == 0);\n}\nf(1);\n"
+
+
+def test_a_file_in_another_language_is_named_with_what_must_occur_in_it() -> None:
+    def look_up(*expects: str, source: str | bytes = KERNEL, path: str = "a.cu") -> Resolution:
+        tree = TextTree({"a.cu": source})
+        return AnchorResolver(tree).resolve(anchor(None, *expects, path=path))
+
+    found = look_up("assert(a % 2", "void f(int a)")
+    assert (found.status, found.start, found.end, found.place) == (AnchorStatus.HOLDS, 3, 4, "a.cu")
+    for other, same in (
+        (KERNEL.replace("\tassert", "  assert").replace("f(1)", "f(2)"), True),
+        (KERNEL.replace("int  a", "int a"), True),
+        (KERNEL.replace("== 0)", "== 1)"), False),
+    ):
+        again = look_up("assert(a % 2", "void f(int a)", source=other)
+        assert again.holds and (again.fingerprint == found.fingerprint) is same
+    gone = look_up("assert(a % 2", "void f(int a)", source=KERNEL.replace("% 2", "% 4"))
+    assert gone.status is AnchorStatus.MISSING_EXPECTATION
+    assert (gone.missing, gone.detail) == (
+        ("assert(a % 2",),
+        "a.cu does not contain 'assert(a % 2'",
+    )
+    assert look_up("x", path="b.cu").status is AnchorStatus.MISSING_FILE
+    assert look_up("int a) { assert").missing, "an expected text is on one line"
+    for source in (b"", b"\0\xff"):
+        assert look_up("x", source=source).status is AnchorStatus.MISSING_EXPECTATION
+
+
+def test_a_symbol_in_another_language_is_refused_with_what_to_write() -> None:
+    found = AnchorResolver(TextTree({"a.cu": KERNEL})).resolve(anchor("f", path="a.cu"))
+    assert found.status is AnchorStatus.UNREADABLE_FILE
+    assert "leave the symbol out, and write into `expects`" in found.detail
 
 
 def test_a_zip_bomb_and_a_broken_zip_are_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _refused_by_both(tmp_path: Path, data: dict[str, Any]) -> None:
 
 
 SYMBOLS = (
-    *("f", "A.b", "outer.inner#2", "Class::method"),
+    *("f", "A.b", "outer.inner#2"),
     *("--option", '"--option"', "'--option'", "--option#2"),
 )
 PROOFS = (

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checks.anchors.native_source import TextTree
+from checks.anchors.texts import TextTree
 from checks.fences.trees import CODE, checkout, fence, findings, statuses
+from ringproof.anchors.fences import check_documents, mended
 from ringproof.cli.fences import check_fences
 from ringproof.cli.reporting import Outputs
 from ringproof.errors import InputError
-from ringproof.fences.check import check_documents, mended
 
 BODY = "class Config:\n    size: int = 1"
 GOOD = fence(3, 4, "src/a.py", BODY)
@@ -226,7 +226,7 @@ def test_what_changed_or_vanished_is_not_mended(tmp_path: Path) -> None:
 
 
 def test_a_document_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    from ringproof.fences.check import mend
+    from ringproof.anchors.fences import mend
 
     root = repository(tmp_path, MOVED)
     documents = check_documents(root, {})
@@ -258,12 +258,12 @@ _MENTION = st.one_of(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_MENTION, max_size=6), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
 def test_mending_once_is_enough(tmp_path: Path, parts: list[str], end: str, bom: bool) -> None:
-    data = ("\ufeff" * bom + "".join(parts).replace("\n", end)).encode()
+    text = "\ufeff" * bom + "".join(parts).replace("\n", end)
     root = repository(tmp_path, "")
-    (root / SKILL).write_bytes(data)
+    (root / SKILL).write_bytes(text.encode())
     check_fences(root, {}, fix=True, outputs=Outputs())
     after = (root / SKILL).read_bytes()
-    assert re.sub(rb"\d+", b"0", after) == re.sub(rb"\d+", b"0", data)
+    assert re.sub(rb"\d+", b"0", after) == re.sub(rb"\d+", b"0", text.encode())
     (document,) = check_documents(root, {})
     assert "moved" not in [item.placement.status for item in document.findings]
-    assert mended(document) == after
+    assert mended(document).encode() == after

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.anchors.native_source import TextTree
+from checks.anchors.texts import TextTree
 from checks.fences.trees import CODE, mentions
 from checks.running import one_line
+from ringproof.anchors.fences import judge
+from ringproof.anchors.mentions import decoded_document, find_mentions
+from ringproof.anchors.sources import SourceFiles
 from ringproof.errors import InputError
-from ringproof.fences.check import SourceFiles, judge
-from ringproof.fences.mentions import find_mentions
 
 FENCE = "```3:4:src/a.py\nx = 1\n  y = 2\n```\n"
 FOUND = ("fence", "src/a.py", 3, 4, ("x = 1", "  y = 2", ""))
@@ -108,18 +109,18 @@ def test_symbols_listed_behind_a_path(text: str, expected: list[tuple[str, str]]
 
 def test_the_numbers_are_found_where_they_are_written() -> None:
     text = "\ufeffé `a.py:12-15`\r\nand a.py:12\r\n\r\n- x\r\n  ```3:4:ä.py\r\n  y\r\n  ```\r\n"
-    data = text.encode()
-    found = [
-        [data[span.start : span.end].decode() for span in item.spans]
-        for item in find_mentions(data, "SKILL.md")
+    found = find_mentions(text, "SKILL.md")
+    assert [[text[start:end] for start, end in item.spans] for item in found] == [
+        *(["12", "15"], ["12"], ["3", "4"])
     ]
-    assert found == [["12", "15"], ["12"], ["3", "4"]]
-    assert [item.line for item in find_mentions(data, "SKILL.md")] == [1, 2, 5]
+    assert [item.line for item in found] == [1, 2, 5]
 
 
-def test_text_that_could_be_mistaken_for_a_link_target_is_left_alone() -> None:
-    assert mentions("[a](src/a.py:12) and src/a.py:12") == []
-    assert len(mentions("[a](src/b.py:12) and src/a.py:12")) == 1
+@pytest.mark.parametrize("target", ["[a](src/a.py:12)", '<a href="src/a.py:12">', "<src/a.py:12>"])
+def test_the_target_of_a_link_is_left_alone(target: str) -> None:
+    (found,) = find_mentions(f"{target} and src/a.py:12", "SKILL.md")
+    assert found.spans == ((len(f"{target} and src/a.py:"), len(f"{target} and src/a.py:12")),)
+    assert mentions("- [`a.py`](src/a.py): `Config`")[0][4] == ("Config",)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_text_that_could_be_mistaken_for_a_link_target_is_left_alone() -> None:
 )
 def test_a_document_that_is_none_is_refused_in_one_line(data: bytes, problem: str) -> None:
     with one_line(problem) as caught:
-        find_mentions(data, "skills/a/SKILL.md")
+        find_mentions(decoded_document(data, "skills/a/SKILL.md"), "skills/a/SKILL.md")
     assert str(caught.value).startswith("skills/a/SKILL.md: ")
 
 
@@ -148,23 +149,20 @@ _BITS = st.sampled_from(
 @settings(max_examples=300)
 @given(st.one_of(st.lists(_BITS, max_size=60).map("".join), st.text(max_size=80)))
 def test_junk_never_crashes(text: str) -> None:
-    data = text.encode()
     try:
-        found = find_mentions(data, "SKILL.md")
+        found = find_mentions(text, "SKILL.md")
     except InputError:
         return
     places = SourceFiles(TextTree({"src/a.py": text.replace("\0", ""), "a.py": CODE}), {})
     for item in found:
         judge(item, "skills/one/SKILL.md", places)
-        assert [data[span.start : span.end].isdigit() for span in item.spans] == [
-            True for _ in item.spans
-        ]
+        assert all(text[start:end].isdecimal() for start, end in item.spans)
 
 
 @settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_bytes_never_crash(data: bytes) -> None:
     try:
-        find_mentions(data, "SKILL.md")
+        find_mentions(decoded_document(data, "SKILL.md"), "SKILL.md")
     except InputError as error:
         assert "\n" not in str(error)

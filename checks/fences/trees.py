@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from checks.anchors.native_source import TextTree
-from ringproof.code.files import read_source
-from ringproof.code.quotes import Placement, place_quote
-from ringproof.fences.check import JudgedMention, check_documents
-from ringproof.fences.mentions import find_mentions
+from checks.anchors.texts import TextTree
+from ringproof.anchors.fences import JudgedMention, check_documents
+from ringproof.anchors.mentions import find_mentions
+from ringproof.anchors.quotes import Placement, place_quote
+from ringproof.anchors.sources import read_source
 
 CODE = "\n".join(
     [
@@ -41,11 +41,10 @@ def outcome(found: Placement) -> tuple[str, int | None, int | None]:
     return found.status, found.new_start, found.new_end
 
 
-def mentions(text: str | bytes) -> list[tuple[str, str, int | None, int | None, tuple[str, ...]]]:
-    data = text if isinstance(text, bytes) else text.encode()
+def mentions(text: str) -> list[tuple[str, str, int | None, int | None, tuple[str, ...]]]:
     return [
         (item.kind, item.path, item.start, item.end, item.quote)
-        for item in find_mentions(data, "SKILL.md")
+        for item in find_mentions(text, "SKILL.md")
     ]
 
 

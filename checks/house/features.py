@@ -13,9 +13,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from ringproof.anchors import check as anchors
-from ringproof.anchors import drift
+from ringproof.anchors import drift, fences
 from ringproof.cli.main import app
-from ringproof.fences import check as fences
 from ringproof.findings.model import Rule
 from ringproof.lint.rules import RULES
 
@@ -79,12 +78,11 @@ def rules() -> Iterator[tuple[str, Iterable[str]]]:
 
 def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     """Statuses and verdicts, by what they are given to."""
+    from ringproof.anchors import mentions, quotes
     from ringproof.anchors.drift import DriftKind
     from ringproof.anchors.resolve import AnchorStatus
     from ringproof.cards.proof import ProofKind
     from ringproof.cards.statements import StatementKind
-    from ringproof.code import quotes
-    from ringproof.fences import mentions
     from ringproof.logs import facts, verdict
     from ringproof.logs.training.verdict import Kind
     from ringproof.prove import suite

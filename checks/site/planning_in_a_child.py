@@ -14,5 +14,5 @@ if __name__ == "__main__":
     entry = planner(sys.argv[1])
     answers = [json.loads(entry.answer(json.dumps(item))) for item in json.load(sys.stdin)]
     assert ("numpy.linalg" in sys.modules) == (sys.argv[1] == "numpy")
-    assert not {"psutil", "ruamel.yaml", "tree_sitter"} & sys.modules.keys(), "a browser has none"
+    assert not {"psutil", "ruamel.yaml"} & sys.modules.keys(), "a browser has none"
     json.dump(answers, sys.stdout)

@@ -1,4 +1,4 @@
-"""Anchors: references to upstream code by symbol instead of by line number."""
+"""References to upstream code: anchors of cards by symbol, and quotations in documents by line."""
 
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
 from ringproof.upstream.tree import UpstreamError, UpstreamTree, UpstreamUnavailable

@@ -1,4 +1,4 @@
-"""Looks up the anchors of cards in their upstreams, compares them with the lock, and reports."""
+"""``ringproof anchors check``: do the anchors of cards hold, and is their code the locked one?"""
 
 from __future__ import annotations
 
@@ -23,72 +23,36 @@ NOT_LOCKED = "not locked"
 STALE = "locked at another version"
 
 _REREAD = "Read what upstream does now, correct what the card says of it, and lock again."
-RULE_OF: Mapping[str, Rule] = MappingProxyType(
-    {
-        AnchorStatus.MISSING_SYMBOL.value: Rule(
-            "RA101", "missing-symbol", "error", "The file has no such symbol.", _REREAD
-        ),
-        AnchorStatus.MISSING_EXPECTATION.value: Rule(
-            "RA102",
-            "missing-expectation",
-            "error",
-            "The symbol does not contain what the card expects in it.",
-            _REREAD,
-        ),
-        CHANGED: Rule(
-            "RA103",
-            "changed-code",
-            "error",
-            "The symbol's code is not the code that was locked; layout and comments do not count.",
-            _REREAD,
-        ),
-        AnchorStatus.MISSING_FILE.value: Rule(
-            "RA104", "missing-file", "error", "The upstream has no such file.", _REREAD
-        ),
-        AnchorStatus.UNREADABLE_FILE.value: Rule(
-            "RA105",
-            "unreadable-file",
-            "error",
-            "The file cannot be parsed or leaves its root.",
-            "Anchor a file that can be read.",
-        ),
-        AnchorStatus.AMBIGUOUS_SYMBOL.value: Rule(
-            "RA106",
-            "ambiguous-symbol",
-            "error",
-            "The file defines the symbol several times.",
-            "Say which with `#1`, `#2` behind the name.",
-        ),
-        AnchorStatus.UNUSABLE.value: Rule(
-            "RA107",
-            "unusable-upstream",
-            "error",
-            "The upstream that the card names cannot be used.",
-            "Correct it in the card, or give another with `--upstream NAME=SPEC`.",
-        ),
-        STALE: Rule(
-            "RA108",
-            "stale-lock",
-            "error",
-            f"{LOCK_FILE} is about another version than the card, or about what the card lacks.",
-            "Write the lock again with `ringproof anchors lock`.",
-        ),
-        AnchorStatus.NOT_HERE.value: Rule(
-            "RA201",
-            "not-looked-up",
-            "note",
-            "An upstream is not at hand, so its anchors were not looked up.",
-            "Run `ringproof upstream fetch`, or give its place with `--upstream NAME=SPEC`.",
-        ),
-        NOT_LOCKED: Rule(
-            "RA202",
-            "not-locked",
-            "note",
-            f"Anchors are not in {LOCK_FILE}, so a change of their code cannot be seen.",
-            "Write the lock with `ringproof anchors lock`.",
-        ),
-    }
-)
+_FETCH = "Run `ringproof upstream fetch`, or give its place with `--upstream NAME=SPEC`."
+_LACKING = "The symbol, or the file, does not contain what the card expects in it."
+_CHANGED = "The anchored code is not the code that was locked; layout and comments do not count."
+_STALE = f"{LOCK_FILE} is about another version than the card, or about what the card lacks."
+_LOOSE = f"Anchors are not in {LOCK_FILE}, so a change of their code cannot be seen."
+RULE_OF: Mapping[str, Rule] = MappingProxyType({
+    AnchorStatus.MISSING_SYMBOL.value: Rule(
+        "RA101", "missing-symbol", "error", "The file has no such symbol.", _REREAD),
+    AnchorStatus.MISSING_EXPECTATION.value: Rule(
+        "RA102", "missing-expectation", "error", _LACKING, _REREAD),
+    CHANGED: Rule("RA103", "changed-code", "error", _CHANGED, _REREAD),
+    AnchorStatus.MISSING_FILE.value: Rule(
+        "RA104", "missing-file", "error", "The upstream has no such file.", _REREAD),
+    AnchorStatus.UNREADABLE_FILE.value: Rule(
+        "RA105", "unreadable-file", "error", "The file cannot be parsed or leaves its root.",
+        "Anchor a file that can be read."),
+    AnchorStatus.AMBIGUOUS_SYMBOL.value: Rule(
+        "RA106", "ambiguous-symbol", "error", "The file defines the symbol several times.",
+        "Say which with `#1`, `#2` behind the name."),
+    AnchorStatus.UNUSABLE.value: Rule(
+        "RA107", "unusable-upstream", "error", "The upstream that the card names cannot be used.",
+        "Correct it in the card, or give another with `--upstream NAME=SPEC`."),
+    STALE: Rule("RA108", "stale-lock", "error", _STALE,
+                "Write the lock again with `ringproof anchors lock`."),
+    AnchorStatus.NOT_HERE.value: Rule(
+        "RA201", "not-looked-up", "note",
+        "An upstream is not at hand, so its anchors were not looked up.", _FETCH),
+    NOT_LOCKED: Rule("RA202", "not-locked", "note", _LOOSE,
+                     "Write the lock with `ringproof anchors lock`."),
+})  # fmt: skip
 """The rule that each status breaks; an anchor that holds breaks none."""
 RULES = tuple(RULE_OF.values())
 
@@ -126,9 +90,10 @@ class CheckedAnchor:
 
     def line(self) -> str:
         """Return the status and the place of the anchor on one line."""
-        found, where = self.resolution, f"{self.anchor.path} {self.anchor.symbol}"
+        found, where = self.resolution, self.anchor.path
         if found.start is not None:
-            where = f"{found.path}:{found.start}-{found.end} {self.anchor.symbol}"
+            where = f"{found.path}:{found.start}-{found.end}"
+        where += f" {found.symbol}" if found.symbol else ""
         since = " (moved)" if self.since_lock == "moved" else ""
         return showable(f"{self.status}{since}: {self.skill}: {self.anchor.id}: {where}", LONGEST)
 
@@ -191,7 +156,7 @@ def check_cards(
 def _blocked(anchor: Anchor, error: Exception) -> Resolution:
     unusable = isinstance(error, UpstreamError)
     status = AnchorStatus.UNUSABLE if unusable else AnchorStatus.NOT_HERE
-    return Resolution(anchor.id, "", anchor.path, anchor.symbol, status, detail=str(error))
+    return Resolution(anchor.id, "", anchor.path, anchor.symbol or "", status, detail=str(error))
 
 
 def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
@@ -235,7 +200,8 @@ def _of_anchors(
             absent.setdefault((item.anchor.upstream, item.status), []).append(item)
         elif item.failed:
             place = f"{found.path}:{found.start}-{found.end}"
-            detail = found.detail or f"{place}: `{found.symbol}` is not the code that was locked"
+            place += f": `{found.symbol}`" if found.symbol else ""
+            detail = found.detail or f"{place} is not the code that was locked"
             finding = _finding(located, item.status, lines[name][0], f"{name}: {detail}")
             yield replace(finding, end_line=lines[name][1], identity=f"{skill}/{name}")
     for (upstream, status), items in absent.items():

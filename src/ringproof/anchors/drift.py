@@ -1,4 +1,4 @@
-"""Classifies what happened to anchors between two versions of an upstream, and reports it."""
+"""``ringproof anchors drift``: what became of anchors between two versions of an upstream."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.anchors.resolve import AnchorResolver
+from ringproof.anchors.changes import changes, likeness
+from ringproof.anchors.resolve import AnchorResolver, Place
+from ringproof.anchors.symbols import Definition, SymbolError, UnparsableError
 from ringproof.cards.loading import LocatedCard
 from ringproof.cards.model import Anchor, Card
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import statements
-from ringproof.code.definitions import Definition, SymbolError, UnparsableError
-from ringproof.code.languages import has_symbols, is_native, last_name
 from ringproof.findings.model import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
 from ringproof.upstream.tree import UpstreamError, UpstreamTree
@@ -42,39 +42,38 @@ class DriftKind(str, Enum):
 HARMLESS = frozenset((DriftKind.SAME, DriftKind.MOVED, DriftKind.ABSENT))
 _REREAD = "Read the later version and correct what hangs on the anchor."
 _REPOINT = "Point the anchor to its new place, and read what hangs on it again."
+_BY_HAND = "Look at it by hand."
+_FIT = "Compare only versions the anchor is meant for (`--upstream NAME`), or correct the card."
 _EXPECTATION = Rule(
     "RD306",
     "drift-expectation",
     "error",
     "The symbol's code is the same in both versions and lacks what the card expects.",
-    "Compare only versions the anchor is meant for (`--upstream NAME`), or correct the card.",
+    _FIT,
 )
+_UNREADABLE = "The file of the later version cannot be parsed."
 RULE_OF: Mapping[DriftKind, Rule] = MappingProxyType(
     {
-        DriftKind.CHANGED: Rule(
-            "RD301", "drift-changed", "error", "The symbol's code changed.", _REREAD
-        ),
-        DriftKind.RENAMED: Rule(
-            "RD302", "drift-renamed", "error", "The symbol has another name.", _REPOINT
-        ),
-        DriftKind.OTHER_FILE: Rule(
-            "RD303", "drift-other-file", "error", "The symbol is in another file.", _REPOINT
-        ),
-        DriftKind.GONE: Rule(
-            "RD304", "drift-gone", "error", "Nothing like the symbol is there.", _REREAD
-        ),
-        DriftKind.UNREADABLE: Rule(
-            "RD305",
-            "drift-unreadable",
-            "error",
-            "The file of the later version cannot be parsed.",
-            "Look at it by hand.",
-        ),
-        **dict.fromkeys(HARMLESS, _EXPECTATION),
+        kind: Rule(code, f"drift-{name}", "error", what, remedy)
+        for kind, code, name, what, remedy in (
+            (DriftKind.CHANGED, "RD301", "changed", "The symbol's code changed.", _REREAD),
+            (DriftKind.RENAMED, "RD302", "renamed", "The symbol has another name.", _REPOINT),
+            (
+                DriftKind.OTHER_FILE,
+                "RD303",
+                "other-file",
+                "The symbol is in another file.",
+                _REPOINT,
+            ),
+            (DriftKind.GONE, "RD304", "gone", "Nothing like the symbol is there.", _REREAD),
+            (DriftKind.UNREADABLE, "RD305", "unreadable", _UNREADABLE, _BY_HAND),
+        )
     }
+    | dict.fromkeys(HARMLESS, _EXPECTATION)
 )
 """The rule that a change breaks which is not harmless."""
 RULES = tuple(dict.fromkeys(RULE_OF.values()))
+_UNREADABLE_FILE = (UpstreamError, UnparsableError)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Drift:
     anchor: Anchor
     kind: DriftKind
     path: str
-    symbol: str
+    symbol: str | None
     before: tuple[int, int] | None = None
     after: tuple[int, int] | None = None
     confidence: float | None = None
@@ -106,21 +105,20 @@ class Drift:
 
     def line(self) -> str:
         """Return the kind of the change and the new place on one line."""
-        now = f" -> {self.path}:{self.after[0]}-{self.after[1]} {self.symbol}" if self.after else ""
+        now = f" -> {self.path}:{self.after[0]}-{self.after[1]}" if self.after else ""
+        name = f" {self.symbol}" if self.after and self.symbol else ""
         sure = f" ({self.confidence:.0%} alike)" if self.confidence is not None else ""
-        return f"{self.kind.value}{now}{sure}"
+        return f"{self.kind.value}{now}{name}{sure}"
 
 
 @dataclass(frozen=True)
 class _Candidate:
+    """A place of the later version that may be the anchor's, and its likeness to the earlier."""
+
     path: str
-    symbol: str
-    found: Definition
-    confidence: float
-
-
-_Wanted = tuple[bool, str]
-"""Whether a symbol is native, and the symbol."""
+    symbol: str | None
+    place: Place
+    likeness: float
 
 
 def compare_cards(
@@ -137,50 +135,47 @@ def compare_cards(
         for anchor in item.card.anchors
         if not names or anchor.upstream in names
     ]
-    fates = classify([anchor for _, anchor in chosen], old, new)
-    return [(skill, fate) for (skill, _), fate in zip(chosen, fates, strict=True)]
+    drifts = classify([anchor for _, anchor in chosen], old, new)
+    return [(skill, drift) for (skill, _), drift in zip(chosen, drifts, strict=True)]
 
 
 def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) -> tuple[Drift, ...]:
     """Classify what happened to each anchor, in the given order.
 
     A symbol that is missing is searched under a new name in its file (among names that the file did
-    not have before), and under its old name in all other files of its language. A symbol that
-    changed both name and file is reported as gone.
-
-    Raises:
-        InputError: The parser of an anchor's language is not installed.
+    not have before), and under its old name in all other files. A symbol that changed both name and
+    file is reported as gone.
     """
     before, after = AnchorResolver(old), AnchorResolver(new)
-    fates: dict[int, Drift] = {}
-    lost: dict[int, Definition] = {}
+    drifts: dict[int, Drift] = {}
+    lost: dict[int, Place] = {}
     for index, anchor in enumerate(anchors):
         try:
-            origin = before.find(anchor.path, anchor.symbol)
-        except (FileNotFoundError, UpstreamError, UnparsableError, SymbolError):
-            fates[index] = Drift(anchor, DriftKind.ABSENT, anchor.path, anchor.symbol)
+            origin = before.find(anchor)
+        except (FileNotFoundError, SymbolError, *_UNREADABLE_FILE):
+            drifts[index] = Drift(anchor, DriftKind.ABSENT, anchor.path, anchor.symbol)
             continue
-        fate = _in_place(anchor, origin, after)
-        if fate is None:
+        drift = _in_place(anchor, origin, after)
+        if drift is None:
             lost[index] = origin
         else:
-            fates[index] = fate
-    wanted = {_wanted(anchors[index]) for index in lost}
-    elsewhere = _elsewhere(wanted, before, after) if wanted else {}
+            drifts[index] = drift
+    symbols = {anchors[index].symbol for index in lost}
+    elsewhere = _elsewhere({symbol for symbol in symbols if symbol}, before, after)
     for index, origin in lost.items():
-        fates[index] = _sought(anchors[index], origin, (before, after), elsewhere)
-    return tuple(fates[index] for index in range(len(anchors)))
+        drifts[index] = _sought(anchors[index], origin, (before, after), elsewhere)
+    return tuple(drifts[index] for index in range(len(anchors)))
 
 
-def _in_place(anchor: Anchor, origin: Definition, after: AnchorResolver) -> Drift | None:
-    """Classify a symbol that still has its name and file; return ``None`` for any other."""
+def _in_place(anchor: Anchor, origin: Place, after: AnchorResolver) -> Drift | None:
+    """Classify what still has its name and file; return ``None`` for anything else."""
     try:
-        found = after.find(anchor.path, anchor.symbol)
+        found = after.find(anchor)
     except (FileNotFoundError, SymbolError):
         return None
-    except (UpstreamError, UnparsableError) as error:
+    except _UNREADABLE_FILE as error:
         kind, summary = DriftKind.UNREADABLE, (str(error),)
-        span = (origin.start, origin.end)
+        span = _span(origin)
         return Drift(anchor, kind, anchor.path, anchor.symbol, before=span, summary=summary)
     kind = DriftKind.SAME if _span(found) == _span(origin) else DriftKind.MOVED
     if found.fingerprint() != origin.fingerprint():
@@ -188,54 +183,56 @@ def _in_place(anchor: Anchor, origin: Definition, after: AnchorResolver) -> Drif
     return _drift(anchor, kind, origin, _Candidate(anchor.path, anchor.symbol, found, 1.0))
 
 
-def _drift(anchor: Anchor, kind: DriftKind, origin: Definition, now: _Candidate) -> Drift:
+def _drift(anchor: Anchor, kind: DriftKind, origin: Place, now: _Candidate) -> Drift:
     summary: tuple[str, ...] = ()
-    if kind is DriftKind.CHANGED or (kind not in HARMLESS and now.confidence < 1):
-        summary = origin.changes(now.found)
-    if origin.documentation() != now.found.documentation():
-        summary = (*summary, "documentation")
+    if isinstance(origin, Definition) and isinstance(now.place, Definition):
+        if kind is DriftKind.CHANGED or (kind not in HARMLESS and now.likeness < 1):
+            summary = changes(origin, now.place)
+        if origin.documentation() != now.place.documentation():
+            summary = (*summary, "documentation")
     return Drift(
         anchor,
         kind,
         now.path,
         now.symbol,
         before=_span(origin),
-        after=_span(now.found),
-        confidence=None if kind in (*HARMLESS, DriftKind.CHANGED) else round(now.confidence, 2),
+        after=_span(now.place),
+        confidence=None if kind in (*HARMLESS, DriftKind.CHANGED) else round(now.likeness, 2),
         summary=summary,
-        missing=now.found.missing(anchor.expects),
+        missing=now.place.missing(anchor.expects),
     )
 
 
-def _span(found: Definition) -> tuple[int, int]:
-    return found.start, found.end
+def _span(place: Place) -> tuple[int, int]:
+    return place.start, place.end
 
 
 def _sought(
     anchor: Anchor,
-    origin: Definition,
+    origin: Place,
     resolvers: tuple[AnchorResolver, AnchorResolver],
-    elsewhere: Mapping[_Wanted, Sequence[tuple[str, Definition]]],
+    elsewhere: Mapping[str, Sequence[tuple[str, Definition]]],
 ) -> Drift:
-    """Classify a missing symbol by its most similar candidate."""
+    """Classify what is not in its place by its most similar candidate."""
+    gone = Drift(anchor, DriftKind.GONE, anchor.path, anchor.symbol, before=_span(origin))
+    if anchor.symbol is None or not isinstance(origin, Definition):
+        return gone
     renamed = _best(_new_names(anchor, origin, resolvers), RENAME_THRESHOLD)
     other = _best(
         [
-            _Candidate(path, anchor.symbol, found, origin.likeness(found))
-            for path, found in elsewhere.get(_wanted(anchor), ())
+            _Candidate(path, anchor.symbol, found, likeness(origin, found))
+            for path, found in elsewhere[anchor.symbol]
         ],
         RELOCATION_THRESHOLD,
     )
-    if other is not None and (renamed is None or other.confidence >= renamed.confidence):
+    if other is not None and (renamed is None or other.likeness >= renamed.likeness):
         return _drift(anchor, DriftKind.OTHER_FILE, origin, other)
-    if renamed is not None:
-        return _drift(anchor, DriftKind.RENAMED, origin, renamed)
-    return Drift(anchor, DriftKind.GONE, anchor.path, anchor.symbol, before=_span(origin))
+    return gone if renamed is None else _drift(anchor, DriftKind.RENAMED, origin, renamed)
 
 
 def _best(candidates: Iterable[_Candidate], threshold: float) -> _Candidate | None:
-    likely = [candidate for candidate in candidates if candidate.confidence >= threshold]
-    return max(likely, key=lambda candidate: candidate.confidence, default=None)
+    likely = [candidate for candidate in candidates if candidate.likeness >= threshold]
+    return max(likely, key=lambda candidate: candidate.likeness, default=None)
 
 
 def _new_names(
@@ -244,48 +241,46 @@ def _new_names(
     before, after = resolvers
     try:
         known, now = before.module(anchor.path).catalog(), after.module(anchor.path).catalog()
-    except (FileNotFoundError, UpstreamError, UnparsableError):
+    except (FileNotFoundError, *_UNREADABLE_FILE):
         return []
     return [
-        _Candidate(anchor.path, name, found, origin.likeness(found))
+        _Candidate(anchor.path, name, found, likeness(origin, found))
         for name, found in now.items()
         if name not in known
     ]
 
 
-def _wanted(anchor: Anchor) -> _Wanted:
-    return is_native(anchor.path), anchor.symbol
-
-
 def _elsewhere(
-    wanted: set[_Wanted], before: AnchorResolver, after: AnchorResolver
-) -> Mapping[_Wanted, Sequence[tuple[str, Definition]]]:
+    symbols: set[str], before: AnchorResolver, after: AnchorResolver
+) -> Mapping[str, Sequence[tuple[str, Definition]]]:
     """Find the other files that define symbols in the new version but not in the old one.
 
-    Only files of the symbol's language that contain its last name as text are parsed.
+    Parsing every file of an upstream takes minutes, so only files that contain the last name of a
+    symbol as text are parsed.
     """
-    places: dict[_Wanted, list[tuple[str, Definition]]] = {item: [] for item in wanted}
-    for path in sorted(filter(has_symbols, after.tree.paths())):
+    places: dict[str, list[tuple[str, Definition]]] = {symbol: [] for symbol in symbols}
+    paths = (path for path in after.tree.paths() if symbols and path.endswith(".py"))
+    for path in sorted(paths):
         try:
             data = after.tree.read(path)
         except (FileNotFoundError, UpstreamError):
             continue
-        for native, symbol in wanted:
-            if native != is_native(path) or last_name(path, symbol).encode() not in data:
+        for symbol in symbols:
+            if symbol.split(".")[-1].split("#")[0].encode() not in data:
                 continue
             found = _defined(after, path, symbol)
             if isinstance(found, Definition) and not _defined(before, path, symbol):
-                places[native, symbol].append((path, found))
+                places[symbol].append((path, found))
     return places
 
 
 def _defined(resolver: AnchorResolver, path: str, symbol: str) -> Definition | bool:
     """Return the definition of a symbol, or whether the file has several."""
     try:
-        return resolver.find(path, symbol)
+        return resolver.module(path).find(symbol)
     except SymbolError as error:
         return error.ambiguous
-    except (FileNotFoundError, UpstreamError, UnparsableError):
+    except (FileNotFoundError, *_UNREADABLE_FILE):
         return False
 
 
@@ -298,23 +293,23 @@ def drift_report(
         found: Anchors with their skills.
         left_out: Number of anchors that are not in the earlier version.
     """
-    kinds = Counter(fate.kind.value for _, fate in found)
+    kinds = Counter(drift.kind.value for _, drift in found)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     summary = f"{len(found)} anchors compared: {listed}; {left_out} not in the earlier version"
-    findings = (_finding(skill, fate, cards[skill]) for skill, fate in found if not fate.harmless)
+    findings = (_finding(skill, item, cards[skill]) for skill, item in found if not item.harmless)
     return Report(RULES, tuple(findings), (summary,))
 
 
-def _finding(skill: str, fate: Drift, card: LocatedCard) -> Finding:
-    name = fate.anchor.id
+def _finding(skill: str, drift: Drift, card: LocatedCard) -> Finding:
+    name = drift.anchor.id
     line, end = card.anchor_lines()[name]
-    details = [*fate.summary, *(f"no longer contains {text!r}" for text in fate.missing)]
-    details += [f"{kind} {name} hangs on it" for kind, name in _hanging(card.card, fate.anchor)]
+    details = [*drift.summary, *(f"no longer contains {text!r}" for text in drift.missing)]
+    details += [f"{kind} {name} hangs on it" for kind, name in _hanging(card.card, drift.anchor)]
     return Finding(
-        RULE_OF[fate.kind].id,
+        RULE_OF[drift.kind].id,
         relative_path(card.document.path),
         line,
-        showable(f"{name}: {fate.line()}", LONGEST),
+        showable(f"{name}: {drift.line()}", LONGEST),
         end_line=end,
         details=tuple(showable(text, LONGEST) for text in details),
         identity=f"{skill}/{name}",
@@ -329,19 +324,20 @@ def _hanging(card: Card, anchor: Anchor) -> Iterator[tuple[str, str]]:
             yield statement.kind.value, statement.id
 
 
-def drift_data(skill: str, fate: Drift, card: Card) -> dict[str, Any]:
+def drift_data(skill: str, drift: Drift, card: Card) -> dict[str, Any]:
     """Return what became of an anchor for JSON."""
-    hanging = [{"kind": kind, "id": name} for kind, name in _hanging(card, fate.anchor)]
-    anchor = fate.anchor
+    hanging = [{"kind": kind, "id": name} for kind, name in _hanging(card, drift.anchor)]
+    anchor = drift.anchor
+    after = {"path": drift.path, "symbol": drift.symbol, "lines": drift.after}
     return {
         "skill": skill,
         "anchor": anchor.id,
         "upstream": anchor.upstream,
-        "kind": fate.kind.value,
-        "before": {"path": anchor.path, "symbol": anchor.symbol, "lines": fate.before},
-        "after": fate.after and {"path": fate.path, "symbol": fate.symbol, "lines": fate.after},
-        "confidence": fate.confidence,
-        "summary": list(fate.summary),
-        "missing": list(fate.missing),
+        "kind": drift.kind.value,
+        "before": {"path": anchor.path, "symbol": anchor.symbol, "lines": drift.before},
+        "after": after if drift.after else None,
+        "confidence": drift.confidence,
+        "summary": list(drift.summary),
+        "missing": list(drift.missing),
         "statements": hanging,
     }

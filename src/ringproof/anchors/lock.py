@@ -68,7 +68,7 @@ class LockedPlace(_Model):
         source: File with the same content in the repository's commit, if it differs from ``path``:
             the target of a link, or the source of a released file.
         start, end: First and last line, from 1.
-        fingerprint: Fingerprint of the code; see `contents.fingerprint`.
+        fingerprint: Fingerprint of the code; see `Definition` and `ExpectedLines`.
         missing: Number of expectations that do not occur there.
     """
 
@@ -86,7 +86,7 @@ class LockedAnchor(_Model):
 
     upstream: str
     path: str
-    symbol: str
+    symbol: str | None = None
     places: Mapping[str, LockedPlace]
 
 

@@ -22,6 +22,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     StringConstraints,
     Tag,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -30,11 +31,9 @@ from ringproof.cards.proof import PROOF_NODE, ProofKind, parse_proof
 
 _WORD = r"[^\W\d]\w*"
 _NUMBER = r"(#[1-9][0-9]*)?"
-_OPERATOR = rf"operator(\(\)|\[\]|[-+*/%^&|~!=<>,]{{1,3}}| {_WORD}[\w:*& ]*(\[\])?)"
 _SYMBOL = (
     rf"--[A-Za-z0-9][\w-]*{_NUMBER}"  # an option
-    rf"|{_WORD}{_NUMBER}(\.{_WORD}{_NUMBER})*"  # Python
-    rf"|({_WORD}::)*(~?{_WORD}|{_OPERATOR}){_NUMBER}"  # C++ and CUDA
+    rf"|{_WORD}{_NUMBER}(\.{_WORD}{_NUMBER})*"  # a dotted name
 )
 # The patterns of JSON Schema are those of ECMAScript.
 _PATH = r"^(?![^/]*:)(?!(?:.*/)?\.{0,2}(?:/|$))[^\\\x00]+$"
@@ -164,8 +163,8 @@ Symbol = Annotated[
     _matching(
         _SYMBOL,
         "a symbol",
-        "TransformerConfig.cp_comm_type, function#2, '--option' or, in C++ and CUDA, "
-        "Class::method, namespace::function#2 (no template arguments)",
+        "TransformerConfig.cp_comm_type, function#2 or '--option'; in other languages than Python, "
+        "leave it out",
         quotable=True,
     ),
 ]
@@ -246,22 +245,33 @@ Upstream = Annotated[
 
 
 class Anchor(CardModel):
-    """A reference to upstream code: a symbol, and text that must occur inside it."""
+    """A reference to upstream code: a symbol or a file, and text that must occur inside it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["symbol"]}, {"required": ["expects"]}]}
+    )
 
     id: Id
     upstream: Identifier
     """Key of the card's `upstreams`."""
     path: RelativePath
     """Path of the file from the upstream's root."""
-    symbol: Symbol
+    symbol: Symbol | None = None
     """Dotted Python name, or a command-line option such as `--cp-comm-type`. A name defined several
-    times at one level needs `#2` (the second)."""
+    times at one level needs `#2` (the second). Without it the file as a whole, in any language."""
     role: Prose
     """What the code does, in our own words."""
     expects: Lines = ()
-    """Identifiers or parts of string literals that must occur inside the symbol."""
+    """Identifiers or parts of string literals that must occur inside the symbol, or texts that must
+    occur in lines of the file."""
     short: Line | None = None
     """The role in a few words, for tables."""
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Anchor:
+        if self.symbol is None and not self.expects:
+            raise wrong("names neither a symbol nor what must occur", "add symbol or expects")
+        return self
 
 
 class Probe(CardModel):

@@ -8,9 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.anchors.fences import (
+    as_json,
+    check_documents,
+    fences_report,
+    mend,
+    repository_root,
+)
+from ringproof.anchors.sources import CHECKOUT
 from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.fences import check
 from ringproof.upstream.git import SubmoduleSources, refuse_unused
 from ringproof.upstream.sources import given_submodules, open_tree, parse_overrides
 from ringproof.upstream.tree import UpstreamTree
@@ -63,11 +70,11 @@ def check_fences(
     Returns:
         The exit code: 0 if everything was exact when it was read, otherwise 1.
     """
-    documents = check.check_documents(path, roots)
-    report = check.fences_report(documents)
-    outputs.publish(report, check.as_json(documents))
+    documents = check_documents(path, roots)
+    report = fences_report(documents)
+    outputs.publish(report, as_json(documents))
     if fix:
-        typer.echo(f"{check.mend(documents)} files rewritten", err=True)
+        typer.echo(f"{mend(documents)} files rewritten", err=True)
     return int(report.failed)
 
 
@@ -86,10 +93,10 @@ def _open_roots(
     }
     if not sources.paths:
         return roots
-    if check.CHECKOUT in roots:
+    if CHECKOUT in roots:
         refuse_unused(sources, roots.values())
         return roots
-    root = check.repository_root(path.resolve())
+    root = repository_root(path.resolve())
     own: Any = open_tree(f"git:{root}@HEAD", cache=cache, offline=offline, submodules=sources)
     refuse_unused(sources, (*roots.values(), own))
     for item in own.submodules():

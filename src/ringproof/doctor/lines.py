@@ -51,7 +51,7 @@ def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card])
 def _recognised(product: Product, cards: Mapping[str, Card]) -> Iterator[tuple[str, UpstreamLine]]:
     resolver = AnchorResolver(product.tree)
     for skill, card in cards.items():
-        line = recognise(card, product.repo, product.tree, resolver).line
+        line = recognise(card, product.repo, resolver).line
         if line is not None:
             yield skill, line
 

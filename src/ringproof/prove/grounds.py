@@ -71,7 +71,7 @@ class Grounds:
         """The line of the code that was touched: by its folder, or by the commit that it names."""
         if touch.root and Path(touch.root).is_dir():
             tree = FolderTree(Path(touch.root))
-            found = recognise(self._card, touch.repo, tree, AnchorResolver(tree))
+            found = recognise(self._card, touch.repo, AnchorResolver(tree))
             yield from (line.id for line in found.lines)
             return
         for line in self._card.lines:

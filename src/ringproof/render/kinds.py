@@ -146,12 +146,16 @@ def _listed(parts: Sequence[SafeMarkdown]) -> SafeMarkdown:
     return SafeMarkdown(", ".join(parts) or "-")
 
 
+def _symbol(name: str | None) -> SafeMarkdown:
+    return SafeMarkdown("the file") if name is None else code(name)
+
+
 _ANCHOR: Columns = MappingProxyType(
     {
         "id": ("anchor", lambda _, item: code(item.id)),
         "where": ("where", lambda request, item: inline(versions.home(request.card, item))),
         "path": ("path", lambda _, item: code(item.path)),
-        "symbol": ("symbol", lambda _, item: code(item.symbol)),
+        "symbol": ("symbol", lambda _, item: _symbol(item.symbol)),
         "role": ("what it does", lambda _, item: inline(item.short or item.role)),
         "expects": ("contains", lambda _, item: SafeMarkdown(", ".join(map(code, item.expects)))),
         "links": ("in", lambda request, item: _places(request, item, numbers=False)),
@@ -176,12 +180,12 @@ def _anchors(request: BlockRequest) -> tuple[str, ...]:
 
 def _files(card: Card, items: Sequence[Anchor]) -> tuple[str, ...]:
     """Return a row per file, without repeating the upstream of the row above."""
-    grouped: dict[str, dict[str, dict[str, None]]] = {}
+    grouped: dict[str, dict[str, dict[str | None, None]]] = {}
     for anchor in items:
         files = grouped.setdefault(versions.home(card, anchor), {})
         files.setdefault(anchor.path, {})[anchor.symbol] = None
     rows = (
-        ("" if index else where, code(path), _listed([*map(code, symbols)]))
+        ("" if index else where, code(path), _listed([*map(_symbol, symbols)]))
         for where, files in grouped.items()
         for index, (path, symbols) in enumerate(files.items())
     )

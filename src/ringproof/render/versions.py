@@ -150,7 +150,8 @@ def _names(
     names: dict[str, bool] = {}
     for anchor in anchors:
         for _, _, place in found_places(card, lock, anchor, version.names):
-            names[anchor.symbol] = names.get(anchor.symbol, False) or place.missing == 0
+            name = anchor.symbol or anchor.path
+            names[name] = names.get(name, False) or place.missing == 0
     return names
 
 

@@ -92,7 +92,7 @@ def assess(
         InputError: The parser of a file's language is not installed.
     """
     resolver = AnchorResolver(product.tree)
-    recognition = recognise(card, product.repo, product.tree, resolver)
+    recognition = recognise(card, product.repo, resolver)
     line = recognition.line
     if line is None:
         return Assessment(skill, product, recognition, None, ())
@@ -144,12 +144,12 @@ def _standing(
     if broken is not None and broken.status is AnchorStatus.MISSING_EXPECTATION:
         return StatementStatus.BROKEN, broken.detail
     if broken is not None:
-        return StatementStatus.BROKEN, f"{broken.symbol} in {broken.path}: {broken.status.value}"
+        return StatementStatus.BROKEN, f"{broken.place}: {broken.status.value}"
     if verdict != PROVEN:
         return StatementStatus.NOT_CHECKED, f"{verdict} where it was checked"
     differing = next((one for one in own if one.anchor in nearest.differing), None)
     if differing is not None:
-        why = f"{differing.symbol} in {differing.path} differs from {nearest.upstream}"
+        why = f"{differing.place} differs from {nearest.upstream}"
         return StatementStatus.CHANGED, why
     if own or not nearest.differing:
         what = "its anchored code" if own else "all anchored code"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus
-from ringproof.cards.model import Anchor, Card, Probe, UpstreamLine
-from ringproof.upstream.tree import UpstreamError, UpstreamTree
+from ringproof.cards.model import Card, Probe, UpstreamLine
 
 _GONE = (
     AnchorStatus.MISSING_FILE,
@@ -36,51 +35,22 @@ class Recognition:
         return self.lines[0] if len(self.lines) == 1 else None
 
 
-def recognise(card: Card, repo: str, tree: UpstreamTree, resolver: AnchorResolver) -> Recognition:
-    """Return the lines of ``card`` for ``repo`` that a tree is on.
-
-    Args:
-        resolver: Resolver of the same tree. A probe and an anchor look up symbols alike.
-    """
+def recognise(card: Card, repo: str, resolver: AnchorResolver) -> Recognition:
+    """Return the lines of ``card`` for ``repo`` that the resolver's tree is on."""
     lines = [line for line in card.lines if line.repo == repo]
     unmet = {
-        line.id: next((why for probe in line.probe if (why := _unmet(probe, tree, resolver))), "")
+        line.id: next((why for probe in line.probe if (why := _unmet(probe, resolver))), "")
         for line in lines
     }
     met = tuple(line for line in lines if not unmet[line.id])
     return Recognition(met, MappingProxyType({name: why for name, why in unmet.items() if why}))
 
 
-def _unmet(probe: Probe, tree: UpstreamTree, resolver: AnchorResolver) -> str:
+def _unmet(probe: Probe, resolver: AnchorResolver) -> str:
     """Return why a probe does not hold; empty if it does."""
-    status = _in_file(probe, tree) if probe.symbol is None else _in_symbol(probe, resolver)
+    status = resolver.resolve(probe).status
     place = probe.path if probe.symbol is None else f"{probe.symbol} in {probe.path}"
     if probe.absent:
         what = f"{place} with {', '.join(probe.expects)}" if probe.expects else place
         return "" if status in _GONE else f"{what} is there"
     return "" if status is AnchorStatus.HOLDS else f"{place}: {status.value}"
-
-
-def _in_symbol(probe: Probe, resolver: AnchorResolver) -> AnchorStatus:
-    anchor = Anchor(
-        id="probe",
-        upstream="probe",
-        path=probe.path,
-        symbol=probe.symbol or "",
-        role="probe",
-        expects=probe.expects,
-    )
-    return resolver.resolve(anchor).status
-
-
-def _in_file(probe: Probe, tree: UpstreamTree) -> AnchorStatus:
-    for path in (probe.path, probe.path.removeprefix("src/")):
-        try:
-            text = tree.read(path).decode("utf-8", "replace")
-        except FileNotFoundError:
-            continue
-        except UpstreamError:
-            return AnchorStatus.UNREADABLE_FILE
-        found = all(expected in text for expected in probe.expects)
-        return AnchorStatus.HOLDS if found else AnchorStatus.MISSING_EXPECTATION
-    return AnchorStatus.MISSING_FILE

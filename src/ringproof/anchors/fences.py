@@ -1,4 +1,4 @@
-"""Checks references to code in skills, reports them, and corrects their line numbers."""
+"""``ringproof fences``: does the code that documents quote still stand where they say?"""
 
 from __future__ import annotations
 
@@ -6,63 +6,54 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
-from ringproof.code.files import (
-    MARKDOWN_SUFFIXES,
-    SourceLines,
-    SourceRefused,
-    TreeFiles,
+from ringproof.anchors.mentions import (
+    MAX_DOCUMENT_BYTES,
+    Kind,
+    Mention,
+    decoded_document,
+    find_mentions,
 )
-from ringproof.code.quotes import (
+from ringproof.anchors.quotes import (
     Placement,
+    Status,
     place_lines,
     place_name,
     place_name_at,
     place_quote,
 )
+from ringproof.anchors.sources import (
+    MARKDOWN_SUFFIXES,
+    NOT_ENTERED,
+    SourceFiles,
+    SourceLines,
+    SourceRefused,
+)
 from ringproof.errors import InputError
-from ringproof.fences.mentions import MAX_DOCUMENT_BYTES, ByteSpan, Mention, find_mentions
 from ringproof.files import read_input, walk_files, write_atomically
 from ringproof.findings.model import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
-from ringproof.upstream.git import submodule_urls
-from ringproof.upstream.tree import FolderTree, UpstreamError, UpstreamTree
+from ringproof.upstream.tree import FolderTree, UpstreamTree
 
-CHECKOUT = "."
-"""Name of the root that replaces the checkout."""
-NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
 _FIELD = "PATH"
-_STATUSES = ("exact", "moved", "changed", "missing")
-
-RULE_OF: Mapping[str, Rule] = MappingProxyType(
-    {
-        "moved": Rule(
-            "RF201",
-            "fence-moved",
-            "warning",
-            "The code that a document points to stands at other lines.",
-            "Run again with `--fix`, which corrects the numbers and nothing else.",
-        ),
-        "changed": Rule(
-            "RF202",
-            "fence-changed",
-            "error",
-            "The code that a document points to is there in part.",
-            "Read the code again and correct the document.",
-        ),
-        "missing": Rule(
-            "RF203",
-            "fence-missing",
-            "error",
-            "The file, the lines or the text that a document points to are not there.",
-            "Read the code again and correct the document, or name its tree with `--upstream`.",
-        ),
-    }
-)
+_STATUSES = get_args(Status)
+_GONE = "The file, the lines or the text that a document points to are not there."
+RULE_OF: Mapping[str, Rule] = MappingProxyType({
+    "moved": Rule(
+        "RF201", "fence-moved", "warning",
+        "The code that a document points to stands at other lines.",
+        "Run again with `--fix`, which corrects the numbers and nothing else."),
+    "changed": Rule(
+        "RF202", "fence-changed", "error",
+        "The code that a document points to is there in part.",
+        "Read the code again and correct the document."),
+    "missing": Rule(
+        "RF203", "fence-missing", "error", _GONE,
+        "Read the code again and correct the document, or name its tree with `--upstream`."),
+})  # fmt: skip
 """The rule that each status breaks; a mention that is exact breaks none."""
 RULES = tuple(RULE_OF.values())
 
@@ -82,10 +73,10 @@ class JudgedMention:
 
 @dataclass(frozen=True)
 class CheckedDocument:
-    """A document of a skill, its content, and the judged mentions in it."""
+    """A document of a skill, its text with all line ends, and the judged mentions in it."""
 
     path: Path
-    data: bytes
+    text: str
     findings: tuple[JudgedMention, ...]
 
 
@@ -110,10 +101,10 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
     documents = []
     for file in _skill_documents(path, root):
         name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
-        data = _read(file)
-        judged = (judge(mention, name, places) for mention in find_mentions(data, name))
+        text = decoded_document(_read(file), name)
+        judged = (judge(mention, name, places) for mention in find_mentions(text, name))
         findings = tuple(item for item in judged if item is not None)
-        documents.append(CheckedDocument(file, data, findings))
+        documents.append(CheckedDocument(file, text, findings))
     return tuple(documents)
 
 
@@ -151,86 +142,6 @@ def _skill_documents(path: Path, root: Path) -> list[Path]:
     return files
 
 
-class SourceFiles:
-    """The files to which mentions can refer.
-
-    Args:
-        checkout: Repository of the skills.
-        roots: Tree for each path prefix; ``.`` replaces the checkout.
-    """
-
-    def __init__(self, checkout: UpstreamTree, roots: Mapping[str, UpstreamTree]) -> None:
-        named = {name.strip("/") or CHECKOUT: tree for name, tree in roots.items()}
-        named.setdefault(CHECKOUT, checkout)
-
-        def is_own(path: str) -> bool:  # and not of a package installed into the repository
-            return NOT_ENTERED.isdisjoint(path.split("/"))
-
-        self._roots = {name: TreeFiles(tree, is_own) for name, tree in named.items()}
-
-    def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[SourceLines, ...]:
-        """Find the files that a path in a document means; several if it is ambiguous.
-
-        The path is tried below the longest root whose name begins the path, otherwise in the
-        checkout, then as a path in a named root, and then relative to the document.
-
-        Args:
-            folder: Folder of the document from the checkout's root.
-            anywhere: Whether the path may be the end of a longer path. A bare name (``config.py``)
-                then means every file of that name, unless there is one beside the document.
-
-        Raises:
-            InputError: The path is in a submodule that is empty here and has no root.
-            SourceRefused: The file is too large, binary, or the path leaves the root.
-        """
-        plain = path.removeprefix("./")
-        outside = plain.startswith(("/", "../"))
-        bare = anywhere and "/" not in plain
-        beside = (CHECKOUT, posixpath.normpath(posixpath.join(folder, path)))
-        exact = [beside] if outside or bare else [*self._strict(plain), beside]
-        for root, inner in exact:
-            if source := self._lines(root, inner):
-                return (source,)
-        self._refuse_empty_submodule(plain)
-        if not anywhere or outside:
-            return ()
-        ending = [(root, self._roots[root].ending_with(plain)) for root in self._roots]
-        found = (self._lines(root, name) for root, names in ending for name in names)
-        return tuple(source for source in found if source is not None)
-
-    def _lines(self, root: str, path: str) -> SourceLines | None:
-        try:
-            return self._roots[root].lines(path)
-        except UpstreamError as error:
-            raise SourceRefused(str(error)) from error
-
-    def _strict(self, path: str) -> Iterator[tuple[str, str]]:
-        prefixes = [name for name in self._roots if path.startswith(f"{name}/")]
-        if prefixes:
-            name = max(prefixes, key=len)
-            yield name, path[len(name) + 1 :]
-            return
-        yield CHECKOUT, path
-        yield from ((name, path) for name in self._roots if name != CHECKOUT)
-
-    @cached_property
-    def _submodules(self) -> tuple[str, ...]:
-        try:
-            text = self._roots[CHECKOUT].tree.read(".gitmodules").decode("utf-8", "replace")
-        except (FileNotFoundError, UpstreamError):
-            return ()
-        return tuple(submodule_urls(text))
-
-    def _refuse_empty_submodule(self, path: str) -> None:
-        for module in self._submodules:
-            if not path.startswith(f"{module}/") or module in self._roots:
-                continue
-            if next(iter(self._roots[CHECKOUT].tree.paths(f"{module}/")), None) is None:
-                problem = f"{module} is a submodule that is empty here"
-                remedy = f"add --upstream {module}=git:PATH@REF"
-                raise InputError("--upstream", None, problem, remedy)
-
-
 def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | None:
     """Check one mention; return ``None`` for a symbol after a bare name that no file has."""
     folder = posixpath.dirname(file)
@@ -260,17 +171,17 @@ def _place(mention: Mention, source: SourceLines) -> Placement:
     return place_lines(source, mention.start, mention.end)
 
 
-def mended(document: CheckedDocument) -> bytes:
-    """Return the document with corrected line numbers and otherwise the same bytes."""
-    data = document.data
-    edits: list[tuple[ByteSpan, int]] = []
+def mended(document: CheckedDocument) -> str:
+    """Return the text of the document with corrected line numbers."""
+    text = document.text
+    edits: list[tuple[tuple[int, int], int]] = []
     for finding in document.findings:
         place, spans = finding.placement, finding.mention.spans
         if place.status == "moved" and place.new_start is not None and place.new_end is not None:
             edits.extend(zip(spans, (place.new_start, place.new_end), strict=False))
-    for span, number in sorted(edits, key=lambda edit: edit[0].start, reverse=True):
-        data = data[: span.start] + str(number).encode() + data[span.end :]
-    return data
+    for (start, end), number in sorted(edits, reverse=True):  # the places before stay as they are
+        text = f"{text[:start]}{number}{text[end:]}"
+    return text
 
 
 def mend(documents: Sequence[CheckedDocument]) -> int:
@@ -281,12 +192,13 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
     """
     count = 0
     for document in documents:
-        path, data = document.path, mended(document)
-        if data == document.data:
+        path, text = document.path, mended(document)
+        if text == document.text:
             continue
-        if _read(path) != document.data:
+        if _read(path) != document.text.encode():
             raise InputError("--fix", path, "the file changed meanwhile", "run it again")
-        write_atomically(path, data, field="--fix", mode=path.stat().st_mode & 0o7777)
+        mode = path.stat().st_mode & 0o7777
+        write_atomically(path, text.encode(), field="--fix", mode=mode)
         count += 1
     return count
 
@@ -320,7 +232,7 @@ def _finding(item: JudgedMention, path: str) -> Finding:
 
 
 def _summary(judged: Sequence[JudgedMention]) -> Iterator[str]:
-    for kind in ("fence", "inline", "symbol"):
+    for kind in get_args(Kind):
         some = [item.placement for item in judged if item.mention.kind == kind]
         counts = Counter[str](placement.status for placement in some)
         if some:

@@ -1,1 +1,0 @@
-"""Checks references to code in skills: fences, ``path:line`` mentions and listed symbols."""
