@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, drop
+from ringproof.logs.training.compare import compare_series
 from ringproof.logs.training.series import Series
-from ringproof.logs.training.verdict import compare_series
 from smoke.faults import FAULTS, Fault
 from smoke.training_matrix import TOLERANCE
 from smoke.trials import Laboratory, Observed

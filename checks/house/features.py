@@ -84,7 +84,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.cards.proof import ProofKind
     from ringproof.cards.statements import StatementKind
     from ringproof.logs import facts, verdict
-    from ringproof.logs.training.verdict import Kind
+    from ringproof.logs.training.kind import Kind
     from ringproof.prove import suite
     from ringproof.prove import verdicts as proofs
     from ringproof.rehearsal.conform.record import Status
@@ -108,7 +108,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
 def choices() -> Iterator[tuple[str, Iterable[str]]]:
     """Names that an option of free text accepts, and the cases and blocks that have a name."""
     from checks.faults.trials import FAULTS
-    from ringproof.logs.training.log import FORMATS
+    from ringproof.logs.training.formats import FORMATS
     from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
     from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES
     from ringproof.reference.model.config import PRESETS

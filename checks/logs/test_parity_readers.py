@@ -20,8 +20,10 @@ from checks.logs.parity_run import (
 )
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.logs.training.log import TrainingLog, read_log, recognised
-from ringproof.logs.training.series import Columns, Precision, parse_columns
+from ringproof.logs.training.formats import recognised
+from ringproof.logs.training.quantities import Columns, parse_columns
+from ringproof.logs.training.read import TrainingLog, read_log
+from ringproof.logs.training.series import Precision
 
 ROWS = [(step, 5.0 + 1 / 3 / step, 0.1 + 0.7 / step) for step in range(1, 31)]
 BOTH = Columns()
@@ -247,10 +249,13 @@ def test_tables(tmp_path: Path, text: str, columns: dict[str, str], loss: dict[i
         ("\n\n", "no training steps"),
         ("hello\nworld\n", "no iteration line"),
         ("1,2.5\n2,2.25\n", "without a header"),
-        ("step,loss\n", "no training steps found among step, loss"),
+        ("step,loss\n", "no training steps among step, loss"),
         ("step,accuracy\n1,0.5\n", "no column for loss among step, accuracy"),
         ("when,loss\n1,0.5\n", "no column for step"),
-        ("step,a_loss,b_loss\n1,2,3\n", "could be a_loss or b_loss"),
+        (
+            "step,a_loss,b_loss\n1,2,3\n",
+            "columns that could be loss .a_loss or b_loss.; choose",
+        ),
         ('{"kind": "run"}\n', "no training steps"),
         ('{"step": 1, "accuracy": 0.5}\n', "no loss or grad_norm but step, accuracy"),
         ("\xff\xfes\0t\0e\0p\0", "UTF-16"),

@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
-from ringproof.logs.training.log import TrainingLog
-from ringproof.logs.training.report import readings
-from ringproof.logs.training.series import JUDGED, Precision, Series
-from ringproof.logs.training.verdict import (
+from ringproof.logs.training.compare import (
     Comparison,
-    Kind,
     SeriesComparison,
     compare_logs,
     compare_series,
 )
+from ringproof.logs.training.kind import Kind
+from ringproof.logs.training.output import readings
+from ringproof.logs.training.quantities import JUDGED
+from ringproof.logs.training.read import TrainingLog
+from ringproof.logs.training.series import Precision, Series
 
 QUIET = Training(rate=0.05)
 

@@ -17,10 +17,11 @@ from ringproof.logs.diagnosis import report as diagnosis_report
 from ringproof.logs.diagnosis.verdict import diagnose as diagnose_logs
 from ringproof.logs.lines import STDIN
 from ringproof.logs.report import as_json, as_text, read_groups
-from ringproof.logs.training import report as parity_report
-from ringproof.logs.training.log import FORMATS, read_log
-from ringproof.logs.training.series import parse_columns
-from ringproof.logs.training.verdict import compare_logs
+from ringproof.logs.training import output as parity_output
+from ringproof.logs.training.compare import compare_logs
+from ringproof.logs.training.formats import FORMATS
+from ringproof.logs.training.quantities import parse_columns
+from ringproof.logs.training.read import read_log
 from ringproof.logs.verdict import parse_expectation
 
 app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
@@ -160,14 +161,14 @@ def parity(
     Exit code 1: some step is beyond the tolerance; 2: the logs cannot be compared.
     """
     if not (math.isfinite(tol) and tol >= 0):
-        raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
+        raise InputError("--tol", f"{tol} is not a number from 0; give one such as 1e-9, or 0")
     if format_name is not None:
         check_name("--log-format", format_name, FORMATS)
     if png == STDIN:
-        raise InputError("--png", STDIN, "is a picture, not text", "name a file")
+        raise InputError("--png", "a picture cannot be printed; name a file")
     wanted = parse_columns(series, columns)
     if a == b == STDIN:
-        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
+        raise InputError("A, B", "both logs are standard input; name a file for one of them")
     one, other = (
         read_log(path, role, wanted, format_name=format_name, stdin=_stdin())
         for path, role in ((a, "A"), (b, "B"))
@@ -177,5 +178,5 @@ def parity(
         write_text(logs_plots.page(result), html, field="--html")
     if png is not None:
         logs_plots.write_picture(result, png)
-    data, lines = parity_report.as_json(result), parity_report.as_text(result)
+    data, lines = parity_output.as_json(result), parity_output.as_text(result)
     _show(data, lines, json_path, good=result.within, silent=html == STDIN)

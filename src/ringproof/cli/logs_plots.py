@@ -17,8 +17,8 @@ from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.findings.printable import showable
-from ringproof.logs.training.report import COLUMNS, described, headline, remarks, rows
-from ringproof.logs.training.verdict import Comparison, SeriesComparison
+from ringproof.logs.training.compare import Comparison, SeriesComparison
+from ringproof.logs.training.output import COLUMNS, described, headline, remarks, rows
 
 BUCKETS = 240
 """Parts of the steps; of each the extremes of both series and the largest difference are drawn."""
@@ -79,9 +79,9 @@ def page(result: Comparison) -> str:
         within=result.within,
         style=asset("parity.css"),
         script=asset("parity.js"),
-        logs=[f"{log.role}  {described(log)}" for log in (result.a, result.b)],
+        logs=[described(log) for log in (result.a, result.b)],
         panels=panels,
-        remarks=list(remarks(result)),
+        remarks=remarks(result),
         columns=COLUMNS,
         rows=list(rows(result)),
         data=embedded({"left": _LEFT, "width": _WIDTH, "panels": [_data(one) for one in drawn]}),
@@ -204,8 +204,8 @@ def write_picture(result: Comparison, destination: str) -> None:
     try:
         from matplotlib.figure import Figure  # no backend, no window, no state
     except ImportError as error:
-        remedy = "pip install 'ringproof[plots]', or use --html"
-        raise InputError("--png", None, "needs the package matplotlib", remedy) from error
+        sentence = "--png needs matplotlib; pip install 'ringproof[plots]', or use --html"
+        raise InputError("--png", sentence) from error
     count = len(result.series)
     figure = Figure(figsize=(6.4 * count, 6.0), layout="constrained")
     figure.suptitle(headline(result), fontsize=12)

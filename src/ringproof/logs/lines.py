@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import looks_binary
 from ringproof.pipes import open_input
 
@@ -30,27 +30,11 @@ PIECE_BYTES = 64 << 10
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
-class Origin:
-    """Where a log is, for messages: its path, and the argument that named it (``role``)."""
-
-    def __init__(self, path: str, role: str) -> None:
-        self.path = path
-        self.role = role
-
-    def refused(self, problem: str, remedy: str) -> InputError:
-        """Return the error that says why this log cannot be used."""
-        return InputError(self.role, self.path, problem, remedy)
-
-    def unreadable(self, error: Exception) -> InputError:
-        """Return the refusal of a file that cannot be read."""
-        reason = getattr(error, "strerror", None) or str(error)
-        return self.refused(f"cannot be read: {reason}", "check its name and permissions")
-
-
-class OpenLog(Origin):
+class OpenLog:
     """The bytes of an open log, unpacked where they are gzip data.
 
     Attributes:
+        path: Where the log is, and ``role`` the argument that named it, for messages.
         bytes_read: Bytes of the text so far.
         looks_binary: Whether the first bytes are mostly not text. A few NULs do not count: some
             PyTorch releases print the device index as a raw byte.
@@ -58,7 +42,7 @@ class OpenLog(Origin):
     """
 
     def __init__(self, path: str, role: str, stream: BinaryIO) -> None:
-        super().__init__(path, role)
+        self.path, self.role = path, role
         raw = cast("io.RawIOBase", stream)
         self._stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(raw)
         if self._stream.peek(2).startswith(GZIP):
@@ -66,6 +50,10 @@ class OpenLog(Origin):
         self.bytes_read = 0
         self.looks_binary = False
         self.damage = ""
+
+    def refused(self, problem: str) -> InputError:
+        """Return the error that says why this log cannot be used, and what to do."""
+        return _refused(self.role, self.path, problem)
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; none at the end, or where compressed data is damaged.
@@ -83,12 +71,12 @@ class OpenLog(Origin):
         try:
             data = read(size)
         except gzip.BadGzipFile as error:
-            raise self.refused(f"not gzip data: {error}", "rename or unpack it") from error
+            raise self.refused(f"is not gzip data ({error}); rename or unpack it") from error
         except (EOFError, zlib.error) as error:
-            self.damage = f"the compressed data is damaged ({error}); read up to there"
+            self.damage = f"the compressed data is damaged ({error}) and was read up to there"
             return b""
         except OSError as error:
-            raise self.unreadable(error) from error
+            raise _unreadable(self.role, self.path, error) from error
         if not self.bytes_read:
             self.looks_binary = looks_binary(data)
         self.bytes_read += len(data)
@@ -104,6 +92,15 @@ class OpenLog(Origin):
             yield f"{self.path} looks binary or UTF-16, not like a text log"
 
 
+def _refused(role: str, path: str, problem: str) -> InputError:
+    return InputError(role, f"{shown(path)} {problem}")
+
+
+def _unreadable(role: str, path: str, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return _refused(role, path, f"cannot be read ({reason}); check its name and permissions")
+
+
 @contextmanager
 def opened(role: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterator[OpenLog]:
     """Open a log: a file, a pipe, or ``stdin`` for ``-``. gzip is known by its first bytes.
@@ -117,20 +114,19 @@ def opened(role: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterat
     if path == STDIN:
         yield OpenLog(path, role, stdin or io.BytesIO())
         return
-    origin = Origin(path, role)
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
-            raise origin.refused("a directory", f"name the {what} in it")
+            raise _refused(role, path, f"is a folder; name the {what} in it")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a device could be read for ever
-            raise origin.refused("a device or socket, not a file", f"name a {what}")
+            raise _refused(role, path, f"is a device or a socket; name a {what}")
         raw = open_input(Path(path))
     except FileNotFoundError as error:
-        raise origin.refused("no such file", f"name a {what}") from error
+        raise _refused(role, path, f"does not exist; name a {what}") from error
     except InputError:
         raise
     except (OSError, ValueError) as error:
-        raise origin.unreadable(error) from error
+        raise _unreadable(role, path, error) from error
     with raw:
         yield OpenLog(path, role, raw)
 

@@ -24,7 +24,7 @@ from enum import Enum
 from itertools import pairwise
 from math import prod
 
-from ringproof.errors import InputError, check_name
+from ringproof.errors import InputError, check_name, shown
 from ringproof.logs.facts import (
     FLAT_GROUP,
     LogFacts,
@@ -257,25 +257,23 @@ def parse_expectation(
     sizes = None if hcp is None else _whole_numbers("--hcp", hcp)
     if sizes is not None:
         if sum(size > 1 for size in sizes) < 2 or 0 in sizes:
-            problem = "not a hierarchy: it needs two levels of more than one rank"
-            remedy = "give both sizes, inner (a2a) first, such as 2,4"
-            raise InputError("--hcp", hcp, problem, remedy)
+            problem = f"{shown(hcp)} is no hierarchy, which needs two levels of more than one rank"
+            raise InputError("--hcp", f"{problem}; give both sizes, inner first, such as 2,4")
         if expect not in (None, hierarchical):
-            problem = f"level sizes do not go with --expect {expect}"
-            raise InputError("--hcp", hcp, problem, "leave one of them out")
+            raise InputError("--hcp", f"--hcp contradicts --expect {expect}; leave one of them out")
         expect = hierarchical
     verdict = None if expect is None else ParallelKind(expect)
     chosen = None if dynamic is None else _whole_numbers("--dynamic", dynamic)
     if chosen is not None and (chosen != tuple(sorted(set(chosen))) or chosen[0] < 1):
-        problem = "not ascending CP sizes from 1 on"
-        raise InputError("--dynamic", dynamic, problem, "write it as 1,2,4")
+        sentence = f"{shown(dynamic)} does not list CP sizes in ascending order; write it as 1,2,4"
+        raise InputError("--dynamic", sentence)
     return Expectation(verdict, sizes, require_traffic, chosen)
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
-        raise InputError(option, text, "not a list of whole numbers", "write it as 2,4")
+        raise InputError(option, f"{shown(text)} is not a list of whole numbers; write it as 2,4")
     return tuple(int(part) for part in parts)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ringproof.logs.lines import Line, OpenLog, Scan
 from ringproof.logs.parsing import parse_nccl
-from ringproof.logs.training.log import CurveReader
+from ringproof.logs.training.read import CurveReader
 
 _ENGINE = b"Running with config="
 CERTAIN = (b"Traceback (most recent", b"Watchdog caught", b"Root Cause (first", b"(exitcode: -")

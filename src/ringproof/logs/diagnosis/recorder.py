@@ -22,7 +22,7 @@ from ringproof.reference.topology.census_line import format_ranks
 
 LARGEST_BYTES = 256 << 20
 HEAD_BYTES = 4096
-REMEDY = "give dumps that torch wrote, such as nccl_trace_rank_3"
+REMEDY = "; give dumps that torch wrote, such as nccl_trace_rank_3"
 _POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
 _SAME_SIZES = re.compile(r"(?i)all_?reduce|broadcast")
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.\w{1,8})?$")
@@ -101,20 +101,20 @@ def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
     """
     data = head + log.read(LARGEST_BYTES)
     if len(data) > LARGEST_BYTES:
-        raise log.refused(f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
+        raise log.refused(f"is a dump above {LARGEST_BYTES:,} bytes; give a smaller one")
     named = _LAST_NUMBER.search(PurePath(log.path).name)
     if named is None:
-        raise log.refused("a dump whose name has no rank", REMEDY)
+        raise log.refused(f"is a dump whose name has no rank{REMEDY}")
     try:
         content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except pickle.UnpicklingError as error:
-        raise log.refused(printable(f"a damaged dump: {error}"), REMEDY) from None
+        raise log.refused(printable(f"is a damaged dump ({error}){REMEDY}")) from None
     except Exception as error:  # a damaged pickle raises nearly anything
-        raise log.refused("a damaged dump", REMEDY) from error
+        raise log.refused(f"is a damaged dump{REMEDY}") from error
     if isinstance(content, dict) and "pg_config" in content:
         content.setdefault("entries", [])  # JSON without collectives has none
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
-        raise log.refused("not a dump of the flight recorder", REMEDY)
+        raise log.refused(f"is not a dump of the flight recorder{REMEDY}")
     return int(named[1]), content
 
 

@@ -133,7 +133,7 @@ def diagnose(
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             head = log.read(HEAD_BYTES)
             if log.damage:
-                raise log.refused("damaged gzip data", "copy the log again")
+                raise log.refused("is damaged gzip data; copy the log again")
             ledger.read(log, head)
     return ledger.judge()
 

@@ -1,4 +1,4 @@
-"""The quantities that are looked for in a log, and their values by step."""
+"""The values of one quantity by step, and how finely a log prints them."""
 
 from __future__ import annotations
 
@@ -7,80 +7,10 @@ import math
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from ringproof.errors import InputError
-
-STEP, LOSS, GRAD_NORM, EVALUATION = "step", "loss", "grad_norm", "evaluation"
-JUDGED = (LOSS, GRAD_NORM)
 EXACT_DIGITS = 15
 """A decimal number with this many significant digits names one float64, near enough."""
-MAX_STEP = 1 << 60
-
-# In the order in which they are tried. Spelling is compared as :func:`plain` has it.
-USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        STEP: ("step", "iteration", "global_step", "_step", "trainer/global_step", "iter"),
-        LOSS: ("loss", "lm loss", "train_loss", "train/loss", "training_loss"),
-        GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm"),
-        EVALUATION: ("validation loss", "val_loss", "eval_loss", "eval/loss"),
-    }
-)
-
-
-def plain(name: str) -> str:
-    """A name without the differences between loggers: ``lm loss``, ``LM-Loss`` -> ``lm_loss``."""
-    return name.strip().lower().replace(" ", "_").replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The series wanted and the names they go by.
-
-    Args:
-        chosen: Names in the file that the user gave for ``step`` or a series: the first that a
-            file holds counts, so that two files may differ.
-    """
-
-    series: tuple[str, ...] = JUDGED
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-
-    def names(self, wanted: str) -> tuple[str, ...]:
-        """The names in the file that may hold ``wanted``, best first."""
-        return self.chosen.get(wanted) or USUAL_NAMES.get(wanted, (wanted,))
-
-    def find(self, wanted: str, present: Iterable[str]) -> str | None:
-        """The name that holds ``wanted`` among those of a file, whatever its spelling."""
-        spelled: dict[str, str] = {}
-        for name in present:
-            spelled.setdefault(plain(name), name)
-        known = (spelled.get(plain(name)) for name in self.names(wanted))
-        return next((name for name in known if name is not None), None)
-
-
-def parse_columns(series: str | None, columns: str | None) -> Columns:
-    """Columns from ``--series loss,grad_norm`` and ``--columns 'step=iter,loss=lm loss|loss'``.
-
-    Raises:
-        InputError: an empty name, a name twice, or a column for something not asked for.
-    """
-    wanted = JUDGED if series is None else tuple(part.strip() for part in series.split(","))
-    if not all(wanted) or len(set(wanted)) < len(wanted) or STEP in wanted:
-        raise InputError("--series", series, "not a list of names", "such as loss,grad_norm")
-    chosen: dict[str, tuple[str, ...]] = {}
-    for part in columns.split(",") if columns is not None else ():
-        name, equals, found = part.partition("=")
-        name, names = name.strip(), tuple(item.strip() for item in found.split("|"))
-        if not equals or not all(names) or name in chosen:
-            remedy = "such as step=iteration,loss=train/loss,grad_norm=gn"
-            raise InputError("--columns", part, "not NAME=COLUMN", remedy)
-        if name != STEP and name not in wanted:
-            remedy = f"the names are step, {', '.join(wanted)}; add others with --series"
-            raise InputError("--columns", part, "names no series that is compared", remedy)
-        chosen[name] = names
-    return Columns(wanted, MappingProxyType(chosen))
 
 
 @dataclass(frozen=True)
@@ -202,29 +132,3 @@ def significant_digits(value: float) -> int:
     """
     mantissa = repr(value).lstrip("-").partition("e")[0]
     return len(mantissa.replace(".", "").strip("0"))
-
-
-def step_number(value: object) -> int | None:
-    """A step: a whole number from 0, also where it is written as ``10.0`` or as text."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str | bytes):
-        value = number(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and 0 <= value < MAX_STEP else None
-
-
-def number(value: object) -> float | None:
-    """A float from what JSON or text may hold, ``None`` if it is not a number.
-
-    JSON's ``null`` is read as NaN, because writers that obey the standard write it for NaN.
-    """
-    if value is None:
-        return float("nan")
-    if isinstance(value, bool) or not isinstance(value, int | float | str | bytes):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None

@@ -11,9 +11,9 @@ from typing import Any
 from ringproof import __version__
 from ringproof.errors import InputError
 from ringproof.logs.report import GroupsReport, as_text, read_groups
-from ringproof.logs.training.log import read_log
-from ringproof.logs.training.series import parse_columns
-from ringproof.logs.training.verdict import SeriesComparison, compare_logs
+from ringproof.logs.training.compare import SeriesComparison, compare_logs
+from ringproof.logs.training.quantities import parse_columns
+from ringproof.logs.training.read import read_log
 from ringproof.prove.environment import Environment
 from ringproof.rehearsal.smoke.launcher import rank_logs
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram

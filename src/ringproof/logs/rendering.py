@@ -1,0 +1,74 @@
+"""Fills the templates of what ``ringproof logs`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from typing import Any
+
+from ringproof.errors import printable
+from ringproof.findings.printable import showable
+from ringproof.reference.topology.census_line import format_ranks
+
+_MOST_NAMES = 6
+_MOST_TEXT = 300
+
+
+def rendered_lines(template: str, **values: Any) -> list[str]:
+    """Return the lines of a template of ``logs/templates``, filled with values.
+
+    Whatever came from a log goes through the filter ``printable`` or ``showable`` there, since it
+    could steer a terminal.
+    """
+    return _environment().get_template(template).render(**values).splitlines()
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # 40 ms
+
+    environment = Environment(  # its output is text for a terminal, in which nothing is escaped
+        loader=PackageLoader("ringproof.logs", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {
+        "comma": "{:,}".format,
+        "general": lambda value, digits=6: f"{value:.{digits}g}",
+        "ordinal": ordinal,
+        "printable": printable,
+        "ranks": rank_text,
+        "short_ranks": lambda ranks: format_ranks(tuple(ranks)),
+        "showable": showable,
+        "who": names,
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def ordinal(number: int) -> str:
+    """Return the number as a position.
+
+    >>> [ordinal(number) for number in (2, 3, 4, 11, 21, 112)]
+    ['2nd', '3rd', '4th', '11th', '21st', '112th']
+    """
+    teen = number % 100 in (11, 12, 13)
+    ending = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
+
+
+def rank_text(ranks: Collection[int]) -> str:
+    """Return ranks in words, such as ``ranks 0-2,5``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(tuple(ranks))}"
+
+
+def names(who: Collection[str]) -> str:
+    """Return the writers of lines in words: ranks, and the names of those without a rank."""
+    ranks = sorted(int(name[5:]) for name in who if name.startswith("rank "))
+    rest = sorted(name for name in who if not name.startswith("rank "))
+    said = [rank_text(ranks)] if ranks else []
+    said += rest[:_MOST_NAMES]
+    if len(rest) > _MOST_NAMES:
+        said.append(f"{len(rest) - _MOST_NAMES} more")
+    return printable(", ".join(said))[:_MOST_TEXT]

@@ -1,0 +1,170 @@
+"""Read the series of one training log in one pass.
+
+Neither compression nor format is taken from the file's name: gzip is known by its first bytes, the
+format by the first lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO
+
+from ringproof.logs.lines import OpenLog, opened
+from ringproof.logs.training.curves import CurveFinding, judge_curves
+from ringproof.logs.training.formats import (
+    CSV,
+    ITERATION,
+    JSONL,
+    MEGATRON,
+    JsonReader,
+    MegatronReader,
+    Reader,
+    TableReader,
+    recognised,
+)
+from ringproof.logs.training.quantities import GRAD_NORM, JUDGED, LOSS, Columns
+from ringproof.logs.training.series import EXACT_DIGITS, Series
+
+PIECE_BYTES = 1 << 20
+"""A line longer than this comes in pieces: it is no line of a training log."""
+_HEAD_BYTES, _HEAD_LINES = 256 << 10, 2000
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """One run's log.
+
+    Attributes:
+        exact: Values were written with all their digits, by contract.
+        averaged: A loss is the mean over the steps since the line before.
+        names: Quantities that its first records hold.
+    """
+
+    path: str
+    role: str
+    format: str
+    series: Mapping[str, Series]
+    exact: bool
+    averaged: bool
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def digits(self, name: str) -> int:
+        """Return the significant digits that a series shows, counted to `EXACT_DIGITS`."""
+        # Megatron's lines have a precision of their own, and the trainer writes every digit.
+        return EXACT_DIGITS if self.exact or self.averaged else self.series[name].digits
+
+    @cached_property
+    def curve_findings(self) -> tuple[CurveFinding, ...]:
+        """What is conspicuous in its curves."""
+        return judge_curves(
+            *(self.series[name].by_step() if name in self.series else {} for name in JUDGED)
+        )
+
+
+def read_log(
+    path: str,
+    role: str,
+    columns: Columns,
+    *,
+    format_name: str | None = None,
+    stdin: BinaryIO | None = None,
+) -> TrainingLog:
+    """Read one log.
+
+    Raises:
+        InputError: It cannot be read, or holds no step with a wanted value.
+    """
+    with opened(role, path, what="training log", stdin=stdin) as log:
+        lines = iter(lambda: log.readline(PIECE_BYTES), b"")
+        head: list[bytes] = []
+        for line in itertools.islice(lines, _HEAD_LINES):
+            head.append(line)
+            if log.bytes_read > _HEAD_BYTES:
+                break
+        if not head:
+            raise log.refused("is empty; name a training log")
+        if head[0].startswith(_UTF16):
+            raise log.refused("is UTF-16 text; save it as UTF-8")
+        head[0] = head[0].removeprefix(_UTF8_MARK)
+        found = format_name or recognised(head)
+        reader: Reader
+        if found == CSV:
+            reader = TableReader(columns, log.refused)
+        else:
+            reader = JsonReader(columns) if found == JSONL else MegatronReader(columns)
+        for line in itertools.chain(head, lines):
+            reader.take(line)
+    series = {name: one for name, one in reader.series.items() if len(one)}
+    if not series:
+        raise _without_series(log, found, reader)
+    for one in series.values():
+        one.settle()
+    notes = (*([log.damage] if log.damage else []), *reader.notes(), *_restarts(series.values()))
+    names = tuple(reader.seen)
+    return TrainingLog(path, role, found, series, reader.exact, reader.averaged, names, notes)
+
+
+def _without_series(log: OpenLog, format_name: str, reader: Reader) -> Exception:
+    held = ", ".join(list(reader.seen)[:12])
+    if reader.records:
+        wanted = reader.columns.series
+        return log.refused(
+            f"has steps that hold no {' or '.join(wanted)} but {held or 'nothing'}; name the "
+            f"quantity: --columns '{wanted[0]}=NAME'"
+        )
+    if format_name == MEGATRON:
+        return log.refused(
+            "has no training steps: no iteration line of Megatron-LM, no JSON lines, no CSV "
+            "header; name a training log, or its --log-format"
+        )
+    among = f" among {held}" if held else ""
+    return log.refused(
+        f"has no training steps{among}; name a training log, or its step with --columns step=NAME"
+    )
+
+
+def _restarts(series: Iterable[Series]) -> Iterator[str]:
+    most = max(series, key=lambda one: one.repeated)
+    if most.repeated:
+        changed = max(one.changed for one in series)
+        others = f"{changed:,} with another value" if changed else "all with the same values"
+        yield (
+            f"{most.repeated:,} steps stand more than once from step {most.first_repeated:,} on "
+            f"({others}): the later one counts"
+        )
+
+
+_ITERATION_LINE = re.compile(ITERATION.pattern + rb"[^\r\n]*")
+_JSON_LINE = re.compile(rb'(?m)^\{"[^\r\n]*loss[^\r\n]*')
+
+
+class CurveReader:
+    """Collects loss and gradient norm from a text log, in which any other lines may stand."""
+
+    def __init__(self) -> None:
+        self._megatron, self._json = MegatronReader(Columns()), JsonReader(Columns())
+
+    def take(self, data: bytes, end: int) -> None:
+        """Take the lines of ``data[:end]`` that show a training step."""
+        for line in _ITERATION_LINE.finditer(data, 0, end):
+            self._megatron.take(line[0])
+        # The expression alone would try every line; most logs have no such line at all.
+        if data.startswith(b'{"') or data.find(b'\n{"', 0, end) >= 0:
+            for line in _JSON_LINE.finditer(data, 0, end):
+                self._json.take(line[0])
+
+    def findings(self) -> tuple[CurveFinding, ...]:
+        """Return what is conspicuous in the curves."""
+        found = {name: one.by_step() for name, one in self._json.series.items()}
+        for name, one in self._megatron.series.items():
+            found[name] |= one.by_step()
+        found[LOSS] |= dict.fromkeys(self._megatron.without_loss, math.nan)
+        return judge_curves(found[LOSS], found[GRAD_NORM])
