@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ringproof.rehearsal.protocol.reports import AttentionCall, GroupTraffic, RankReport
-from ringproof.rehearsal.verdict.path import PathTaken, executed, named, read_asked, read_path
+from ringproof.rehearsal.verdict.path import PathTaken, executed, named, read_path, read_request
 
 
 def call(ranks: tuple[tuple[int, ...], ...], kind: str = "p2p", **changes: object) -> AttentionCall:
@@ -28,7 +28,7 @@ PAIR = ((0, 1),)
 
 def test_a_static_launch_takes_its_path() -> None:
     path = taken("--context-parallel-size 2", report(0, call(PAIR)), report(1, call(PAIR)))
-    assert path.as_asked
+    assert path.as_requested
     assert [str(count) for count in path.taken] == ["p2p 2"]
     assert path.cp_sizes == {2: 1}
     assert path.microbatches[0].shares[0].tokens == (64, 64)
@@ -59,14 +59,14 @@ def test_a_static_launch_takes_its_path() -> None:
 )
 def test_another_path_than_asked_is_named(command: str, ran: AttentionCall, said: str) -> None:
     path = taken(command, report(0, ran))
-    assert not path.as_asked
+    assert not path.as_requested
     assert said in path.departures[0]
 
 
 def test_a_part_that_upstream_sets_to_cp_1_is_not_judged_and_said() -> None:
     alone = call(((0,),), "none", without_cp=True)
     path = taken("--context-parallel-size 2", report(0, alone, call(PAIR)), report(1, call(PAIR)))
-    assert path.as_asked
+    assert path.as_requested
     assert [str(count) for count in path.taken] == ["p2p 2"]
     assert path.cp_sizes == {2: 1} and path.tokens == {0: 64, 1: 64}
     (remark,) = path.remarks
@@ -82,7 +82,7 @@ def test_a_model_that_upstream_sets_to_cp_1_as_a_whole_departs() -> None:
 def test_a_type_for_each_layer_is_compared_layer_by_layer() -> None:
     command = "--context-parallel-size 2 --cp-comm-type p2p a2a"
     first, second = call(PAIR), call(PAIR, "a2a", layer=2)
-    assert taken(command, report(0, first, second)).as_asked
+    assert taken(command, report(0, first, second)).as_requested
     swapped = call(PAIR, "a2a"), call(PAIR, layer=2)
     assert len(taken(command, report(0, *swapped)).departures) == 2
 
@@ -90,8 +90,8 @@ def test_a_type_for_each_layer_is_compared_layer_by_layer() -> None:
 def test_no_attention_call_is_a_departure_only_of_a_finished_run() -> None:
     command = "--context-parallel-size 2"
     assert "never called" in taken(command, report(0)).departures[0]
-    assert taken(command, report(0), finished=False).as_asked
-    assert taken("", report(0)).as_asked
+    assert taken(command, report(0), finished=False).as_requested
+    assert taken("", report(0)).as_requested
 
 
 def test_training_comes_before_evaluation() -> None:
@@ -115,14 +115,14 @@ def test_sizes_that_change_are_counted_by_microbatch() -> None:
         report(0, call(PAIR), single, call(PAIR, layer=2)),
         report(1, call(PAIR), other, call(PAIR, layer=2)),
     )
-    assert path.as_asked
+    assert path.as_requested
     assert path.cp_sizes == {1: 2, 2: 1}
     assert path.remarks == ()
 
 
 def test_one_size_of_dynamic_cp_is_remarked() -> None:
     path = taken("--dynamic-context-parallel", report(0, call(PAIR)), report(1, call(PAIR)))
-    assert path.as_asked
+    assert path.as_requested
     assert "no change of sizes" in path.remarks[0]
 
 
@@ -148,9 +148,9 @@ def test_traffic_is_summed_over_ranks() -> None:
 
 
 def test_what_a_launch_asks_for_in_words() -> None:
-    assert str(read_asked([])) == "no context parallelism"
-    assert str(read_asked(["--context-parallel-size", "4"])) == "p2p over 4 ranks"
-    assert str(read_asked(["--dynamic-context-parallel"])) == "Dynamic CP with p2p"
+    assert str(read_request([])) == "no context parallelism"
+    assert str(read_request(["--context-parallel-size", "4"])) == "p2p over 4 ranks"
+    assert str(read_request(["--dynamic-context-parallel"])) == "Dynamic CP with p2p"
     for line, feature in (
         ("", "none"),
         ("--context-parallel-size 2", "p2p"),
@@ -159,6 +159,6 @@ def test_what_a_launch_asks_for_in_words() -> None:
         ("--context-parallel-size 2 --dynamic-context-parallel", "dynamic-cp"),
         ("--hybrid-context-parallel", "dynamic-cp"),
     ):
-        assert read_asked(line.split()).feature == feature
+        assert read_request(line.split()).feature == feature
     assert named("a2a+p2p", (2, 4)) == "a2a+p2p 2 x 4"
     assert executed("a2a+p2p", (2, 1)) == "a2a" and executed("a2a+p2p", (2, 2)) == "a2a+p2p"

@@ -9,7 +9,7 @@ import pytest
 from checks.rehearsal.test_shrink import small
 from ringproof.launch.flags import Flags
 from ringproof.launch.small.reference import reference
-from ringproof.rehearsal.verdict.path import read_asked
+from ringproof.rehearsal.verdict.path import read_request
 
 CONTEXT = ("--cp-comm-type", "--hierarchical-context-parallel-sizes", "--context-parallel-size",
            "--min-dynamic-context-parallel-size", "--dynamic-context-parallel",
@@ -22,7 +22,7 @@ OPTIONS = frozenset(CONTEXT)
 def pair(line: str, ranks: int) -> tuple[int, Flags, int, Flags]:
     before, flags = small(line, ranks)
     after = reference(before, OPTIONS)
-    assert read_asked(after.arguments).feature == "none" and after.dtype == before.dtype
+    assert read_request(after.arguments).feature == "none" and after.dtype == before.dtype
     return before.ranks, flags, after.ranks, Flags(after.arguments)
 
 

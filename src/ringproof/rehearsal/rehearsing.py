@@ -250,7 +250,7 @@ class _Runs:
         path = read_path(arguments, reports, finished=failure is None)
         refusal = None
         if failure is not None:
-            feature = "" if small is None else path.asked.feature
+            feature = "" if small is None else path.requested.feature
             refusal = refusal_of(failure, reports, request.skills, feature)
         return Variant(
             name=attempt.name,
@@ -284,7 +284,7 @@ class _Runs:
         variant = self.described(attempt, outcome.failure, small, outcome)
         if outcome.failure is not None:
             return variant
-        if not variant.path.asked.parallel:
+        if not variant.path.requested.parallel:
             nothing = "It uses no context parallelism, so there is nothing to compare with."
             return dataclasses.replace(variant, agreement=Agreement(None, nothing))
         try:

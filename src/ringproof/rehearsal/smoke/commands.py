@@ -23,15 +23,15 @@ _TEMPLATES = ImmutableSandboxedEnvironment(
 )
 
 
-def environment(pair: Pair, half: PairProgram) -> Mapping[str, str]:
+def environment(pair: Pair, program: PairProgram) -> Mapping[str, str]:
     """Return the variables that a program needs besides those of the shell."""
     own = {"OMP_NUM_THREADS": "1"}
     if pair.setting.cpu and pair.setting.nodes == 1:
         own["GLOO_SOCKET_IFNAME"] = "lo"
-    return MappingProxyType({**half.environment, **own})
+    return MappingProxyType({**program.environment, **own})
 
 
-def torchrun(pair: Pair, half: PairProgram, endpoint: str = "") -> tuple[str, ...]:
+def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str, ...]:
     """Return the command that starts the ranks of one node.
 
     Args:
@@ -41,18 +41,18 @@ def torchrun(pair: Pair, half: PairProgram, endpoint: str = "") -> tuple[str, ..
     words = [setting.python, "-m", "torch.distributed.run"]
     if endpoint:
         words += ["--nnodes", str(pair.setting.nodes), "--rdzv-backend", "c10d"]
-        words += ["--rdzv-endpoint", endpoint, "--rdzv-id", f"{pair.feature}-{half.name}"]
+        words += ["--rdzv-endpoint", endpoint, "--rdzv-id", f"{pair.feature}-{program.name}"]
     else:
         words += ["--standalone", "--nnodes", "1"]
     words += ["--nproc-per-node", str(pair.setting.nproc), "--max-restarts", "0"]
-    words += ["--log-dir", str(pair.folder(half)), "--redirects", "3"]
+    words += ["--log-dir", str(pair.folder(program)), "--redirects", "3"]
     if not setting.cpu:
-        return (*words, str(upstream.megatron / SCRIPT), *half.arguments)
+        return (*words, str(upstream.megatron / SCRIPT), *program.arguments)
     words += ["-m", MEMBER, "--megatron", str(upstream.megatron), "--engine", str(upstream.engine)]
     words += ["--engine-version", upstream.engine_version]
     if upstream.helpers is not None:
         words += ["--helpers", str(upstream.helpers)]
-    return (*words, "--dtype", setting.dtype, SCRIPT, *half.arguments)
+    return (*words, "--dtype", setting.dtype, SCRIPT, *program.arguments)
 
 
 def shell(words: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -63,7 +63,10 @@ def shell(words: Sequence[str], variables: Mapping[str, str] = MappingProxyType(
 
 def lines(pair: Pair, endpoint: str = "") -> list[str]:
     """Return both commands as lines of a shell, each with its environment."""
-    return [shell(torchrun(pair, half, endpoint), environment(pair, half)) for half in pair.halves]
+    return [
+        shell(torchrun(pair, program, endpoint), environment(pair, program))
+        for program in pair.programs
+    ]
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,13 @@ def render(template: str, pair: Pair, job: Job) -> str:
     setting = pair.setting
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
-    started = zip(pair.halves, lines(pair, "$endpoint"), strict=True)
+    started = zip(pair.programs, lines(pair, "$endpoint"), strict=True)
     return _TEMPLATES.get_template(f"{template}.jinja").render(
         name=f"ringproof-{pair.feature}",
         feature=pair.feature,
         job=job,
         setting=setting,
-        commands=[{"name": half.name, "line": line} for half, line in started],
+        commands=[{"name": program.name, "line": line} for program, line in started],
         judge=shell(judge),
         port=PORT,
     )

@@ -28,7 +28,7 @@ SERIES = ("loss", "grad_norm")
 class LogEvidence:
     """What the logs of one program show; ``groups`` is ``None`` where there are no logs."""
 
-    half: PairProgram
+    program: PairProgram
     groups: GroupsReport | None
     problems: tuple[str, ...]
 
@@ -59,7 +59,7 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> SmokeVerdict:
     Args:
         problems: What is known to be wrong already.
     """
-    shown = tuple(_shown(pair, half) for half in pair.halves)
+    shown = tuple(_shown(pair, program) for program in pair.programs)
     found = [*problems, *(problem for one in shown for problem in one.problems)]
     losses: tuple[SeriesComparison, ...] = ()
     try:
@@ -74,19 +74,19 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> SmokeVerdict:
     return SmokeVerdict(pair, shown, losses, tuple(found))
 
 
-def _shown(pair: Pair, half: PairProgram) -> LogEvidence:
-    files = rank_logs(pair.folder(half))
+def _shown(pair: Pair, program: PairProgram) -> LogEvidence:
+    files = rank_logs(pair.folder(program))
     if len(files) < 2 * pair.setting.ranks:
-        problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
-        return LogEvidence(half, None, (problem,))
-    groups = read_groups([str(path) for path in files], half.expected)
-    problems = [f"feature {half.name}: {finding.text}" for finding in groups.findings]
+        problem = f"feature {program.name}: there are logs of {len(files) // 2} of the ranks"
+        return LogEvidence(program, None, (problem,))
+    groups = read_groups([str(path) for path in files], program.expected)
+    problems = [f"feature {program.name}: {finding.text}" for finding in groups.findings]
     sizes = {(line.context_parallel, line.cp_size) for line, _ in groups.facts.engine}
-    if half.expected.dynamic_sizes and len(sizes) < 2:
-        problems.append(f"feature {half.name}: attention did not run on groups of several sizes")
-    if half.marker and not any(_has(path, half.marker) for path in files):
-        problems.append(f"feature {half.name}: no log has a line {half.marker!r}")
-    return LogEvidence(half, groups, tuple(problems))
+    if program.expected.dynamic_sizes and len(sizes) < 2:
+        problems.append(f"feature {program.name}: attention did not run on groups of several sizes")
+    if program.marker and not any(_has(path, program.marker) for path in files):
+        problems.append(f"feature {program.name}: no log has a line {program.marker!r}")
+    return LogEvidence(program, groups, tuple(problems))
 
 
 def _has(path: Path, pattern: str) -> bool:
@@ -96,21 +96,21 @@ def _has(path: Path, pattern: str) -> bool:
 
 def _compared(pair: Pair) -> Iterator[SeriesComparison]:
     """Compare each series within its own tolerance."""
-    logs = [_training_log(pair, half) for half in pair.halves]
+    logs = [_training_log(pair, program) for program in pair.programs]
     for name in SERIES:
         on, off = (
-            read_log(path, half.name, parse_columns(name, None), format_name="megatron")
-            for path, half in zip(logs, pair.halves, strict=True)
+            read_log(path, program.name, parse_columns(name, None), format_name="megatron")
+            for path, program in zip(logs, pair.programs, strict=True)
         )
         yield from compare_logs(on, off, (name,), _tolerance(pair, name)).series
 
 
-def _training_log(pair: Pair, half: PairProgram) -> str:
-    logs = rank_logs(pair.folder(half))
+def _training_log(pair: Pair, program: PairProgram) -> str:
+    logs = rank_logs(pair.folder(program))
     path = next((str(path) for path in logs if _has(path, LOSS_LINE)), None)
     if path is None:
         sentence = "no rank logged a loss; look into the logs of the ranks"
-        raise InputError(f"feature {half.name}", sentence)
+        raise InputError(f"feature {program.name}", sentence)
     return path
 
 
@@ -126,7 +126,7 @@ def _largest(series: SeriesComparison) -> float:
 def lines(verdict: SmokeVerdict) -> Iterator[str]:
     """Yield the judgement for a reader."""
     for one in verdict.shown:
-        yield f"feature {one.half.name}:"
+        yield f"feature {one.program.name}:"
         if one.groups is not None:
             yield from (f"  {line}" for line in as_text(one.groups) if not _is_evidence(line))
     for series in verdict.losses:
@@ -174,14 +174,14 @@ def record(verdict: SmokeVerdict, machine: Environment, scheduler: str) -> dict[
         "problems": verdict.problems,
         "programs": [
             {
-                "feature": half.name,
-                "arguments": " ".join(half.arguments),
+                "feature": program.name,
+                "arguments": " ".join(program.arguments),
                 "verdict": groups and groups.decision.verdict.value,
                 "proof": groups and groups.decision.proof.value,
                 "level_sizes": groups and groups.decision.level_sizes,
                 "as_expected": groups and groups.as_expected,
             }
-            for half, groups in ((one.half, one.groups) for one in verdict.shown)
+            for program, groups in ((one.program, one.groups) for one in verdict.shown)
         ],
         "losses": [
             {

@@ -62,18 +62,18 @@ def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
     Returns:
         Why a program did not run through, one sentence each.
     """
-    for half in pair.halves:
-        shutil.rmtree(pair.folder(half), ignore_errors=True)
-    found = [(half.name, _run(pair, half, timeout, progress)) for half in pair.halves]
+    for program in pair.programs:
+        shutil.rmtree(pair.folder(program), ignore_errors=True)
+    found = [(program.name, _run(pair, program, timeout, progress)) for program in pair.programs]
     return [f"feature {name}: {problem}" for name, problem in found if problem]
 
 
-def _run(pair: Pair, half: PairProgram, timeout: float, progress: Progress) -> str:
-    folder = pair.folder(half)
+def _run(pair: Pair, program: PairProgram, timeout: float, progress: Progress) -> str:
+    folder = pair.folder(program)
     folder.mkdir(parents=True, exist_ok=True)
-    phase, started = f"feature {half.name}, {pair.setting.ranks} ranks", time.monotonic()
+    phase, started = f"feature {program.name}, {pair.setting.ranks} ranks", time.monotonic()
     progress(phase, "starts")
-    with _launcher(torchrun(pair, half), environment(pair, half), folder) as process:
+    with _launcher(torchrun(pair, program), environment(pair, program), folder) as process:
         while process.poll() is None:
             seconds = time.monotonic() - started
             if seconds > timeout:

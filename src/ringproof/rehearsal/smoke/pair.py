@@ -121,13 +121,13 @@ class Pair:
     off: PairProgram
 
     @property
-    def halves(self) -> tuple[PairProgram, PairProgram]:
+    def programs(self) -> tuple[PairProgram, PairProgram]:
         """Both programs in the order in which they run."""
         return self.on, self.off
 
-    def folder(self, half: PairProgram) -> Path:
+    def folder(self, program: PairProgram) -> Path:
         """Return the folder of a program's logs."""
-        return self.setting.folder / half.name
+        return self.setting.folder / program.name
 
 
 def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -> Pair:

@@ -145,7 +145,7 @@ class PathTaken:
         remarks: Sentences on what else is worth knowing.
     """
 
-    asked: RequestedPath
+    requested: RequestedPath
     taken: tuple[PathCount, ...]
     layers: Mapping[int, tuple[PathCount, ...]]
     ranks: Mapping[int, tuple[PathCount, ...]]
@@ -160,12 +160,12 @@ class PathTaken:
     remarks: tuple[str, ...]
 
     @property
-    def as_asked(self) -> bool:
+    def as_requested(self) -> bool:
         """Whether the path is the one that the launch asks for."""
         return not self.departures
 
 
-def read_asked(arguments: Sequence[str]) -> RequestedPath:
+def read_request(arguments: Sequence[str]) -> RequestedPath:
     """Read from a command line what it asks of context parallelism.
 
     Raises:
@@ -190,11 +190,15 @@ def read_path(
         finished: Whether the run reached its end. The calls of one that did not are judged, and
             missing ones are not.
     """
-    asked = read_asked(arguments)
+    requested = read_request(arguments)
     calls = [(report.rank, call) for report in reports for call in report.attention]
     alone = [call.without_cp and call.size == 1 for _, call in calls]
     apart = 0
-    if asked.parallel and not asked.dynamic and not all(call.without_cp for _, call in calls):
+    if (
+        requested.parallel
+        and not requested.dynamic
+        and not all(call.without_cp for _, call in calls)
+    ):
         apart = sum(alone)
         calls = [item for item, left_out in zip(calls, alone, strict=True) if not left_out]
     training = [(rank, call) for rank, call in calls if call.phase == "train"]
@@ -206,7 +210,7 @@ def read_path(
         tokens[rank] += call.tokens
     idle = _idle(tokens)
     return PathTaken(
-        asked=asked,
+        requested=requested,
         taken=_counts(call for _, call in training),
         layers=_split(training, lambda _, call: call.layer),
         ranks=_split(training, lambda rank, _: rank),
@@ -217,8 +221,8 @@ def read_path(
         groups=_groups(reports),
         tokens=tokens,
         idle_ranks=idle,
-        departures=tuple(_departures(asked, [call for _, call in calls], finished)),
-        remarks=tuple(_remarks(asked, apart, [call for _, call in training], tokens, idle)),
+        departures=tuple(_departures(requested, [call for _, call in calls], finished)),
+        remarks=tuple(_remarks(requested, apart, [call for _, call in training], tokens, idle)),
     )
 
 
@@ -313,9 +317,9 @@ def _idle(tokens: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _departures(
-    asked: RequestedPath, calls: Sequence[AttentionCall], finished: bool
+    requested: RequestedPath, calls: Sequence[AttentionCall], finished: bool
 ) -> Iterator[str]:
-    if not asked.parallel:
+    if not requested.parallel:
         if any(call.size > 1 for call in calls):
             yield "The launch asks for no context parallelism, but attention used CP groups."
         return
@@ -327,18 +331,18 @@ def _departures(
             )
         return
     alone = [call.size == 1 for call in calls if call.phase == "train"]
-    if asked.dynamic and finished and alone and all(alone):
+    if requested.dynamic and finished and alone and all(alone):
         yield (
             "The launch asks for Dynamic CP, but every attention call of training ran on one rank."
         )
     found: Counter[tuple[str, str, str]] = Counter()
     for call in calls:
-        wanted = asked.comm_type(call.layer)
-        sizes = call.sizes if asked.dynamic else asked.sizes(wanted)
+        wanted = requested.comm_type(call.layer)
+        sizes = call.sizes if requested.dynamic else requested.sizes(wanted)
         other = executed(call.comm_type, call.sizes) != wanted or call.sizes != sizes
-        if asked.dynamic and other and call.comm_type != NO_COMMUNICATION:
+        if requested.dynamic and other and call.comm_type != NO_COMMUNICATION:
             found[call.phase, wanted, call.comm_type] += 1
-        elif other and not asked.dynamic:
+        elif other and not requested.dynamic:
             found[call.phase, named(wanted, sizes), _ran(call)] += 1
     for name, where in PHASE_NAMES.items():  # training first
         for (phase, wanted, ran), number in sorted(found.items()):
@@ -356,7 +360,7 @@ def _ran(call: AttentionCall) -> str:
 
 
 def _remarks(
-    asked: RequestedPath,
+    requested: RequestedPath,
     apart: int,
     training: Sequence[AttentionCall],
     tokens: Mapping[int, int],
@@ -369,7 +373,7 @@ def _remarks(
             "counted here."
         )
     sizes = {call.size for call in training}
-    if asked.dynamic and len(sizes) == 1 and sizes != {1}:
+    if requested.dynamic and len(sizes) == 1 and sizes != {1}:
         yield (
             f"Every microbatch used CP size {sizes.pop()}, so this run shows no change of sizes."
         )

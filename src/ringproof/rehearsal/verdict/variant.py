@@ -87,7 +87,7 @@ class Variant:
     def passed(self) -> bool:
         """Whether it starts, takes the path asked for, has no race, and agrees if compared."""
         right = self.agreement.agrees is not False and not self.races
-        return self.starts and self.path.as_asked and right
+        return self.starts and self.path.as_requested and right
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -104,7 +104,7 @@ class Variant:
         """The verdict in one sentence."""
         if self.refusal is not None:
             return _refused(self.refusal)
-        if not self.path.as_asked:
+        if not self.path.as_requested:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
         if self.agreement.agrees is False and not self.agreement.differences:
             unknown = "It starts on the path asked for, but whether it is right is not known."
@@ -115,7 +115,7 @@ class Variant:
             return f"It starts on the path asked for, but it has a race: {self.races[0]}."
         if self.agreement.agrees is None:
             return f"It starts. {self.agreement.reason}"
-        return f"It starts, takes the path asked for ({self.path.asked}), and agrees."
+        return f"It starts, takes the path asked for ({self.path.requested}), and agrees."
 
 
 @dataclass(frozen=True)
@@ -186,15 +186,15 @@ def _refused(refusal: StopReason) -> str:
 
 def _variant(variant: Variant) -> dict[str, Any]:
     agreement, path = _agreement(variant.agreement), variant.path
-    asked = {**asdict(path.asked), "text": str(path.asked)}
+    requested = {**asdict(path.requested), "text": str(path.requested)}
     launch = ("source", "script", "ranks", "notes")
     return {
         "name": variant.name,
         "headline": variant.headline,
         "starts": variant.starts,
         "refused_by": variant.refusal and asdict(variant.refusal),
-        "takes_path_asked_for": path.as_asked if variant.starts else None,
-        "path": {**asdict(path), "asked": asked},
+        "takes_path_asked_for": path.as_requested if variant.starts else None,
+        "path": {**asdict(path), "requested": requested},
         "races": [asdict(race) for race in variant.races],
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
@@ -204,7 +204,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "megatron": variant.megatron,
         "transformer_engine": variant.engine,
         "attention_by_transformer_engine": variant.own_attention if variant.starts else None,
-        "feature": "" if variant.small is None else path.asked.feature,
+        "feature": "" if variant.small is None else path.requested.feature,
         "dtype": variant.dtype,
         "program": _program(variant.small, variant.outcome),
         "reference": _program(variant.reference, variant.reference_outcome),
