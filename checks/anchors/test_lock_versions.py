@@ -25,7 +25,7 @@ from ringproof.anchors.lock import (
 )
 from ringproof.cards import Card, load_card
 from ringproof.prove.anchoring import AnchorProver
-from ringproof.prove.verdicts import ProofState
+from ringproof.prove.results import ProofState
 from ringproof.upstream.sources import UpstreamChoice, parse_overrides
 
 GITMODULES = '[submodule "x"]\n\tpath = third\n\turl = ../where.git\n'
@@ -87,7 +87,7 @@ def test_a_submodule_that_was_not_given_is_not_here(scene: Scene, tmp_path: Path
     assert "give it with --upstream some/where" in scene.refused("lock", *given)
     refused = scene.refused("check", *given, "--upstream", f"some/other={scene.git()}")
     assert "is not an upstream of these cards (got some/other)" in refused
-    assert AnchorProver(choice).prove(card, card.anchors[0]).state is ProofState.UNAVAILABLE
+    assert AnchorProver(choice).prove(card, card.anchors[0]).outcome is ProofState.UNAVAILABLE
 
 
 def test_permalinks() -> None:

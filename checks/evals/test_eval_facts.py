@@ -12,7 +12,7 @@ import pytest
 from checks.evals.cases import CARDS, ROOT, EvalCase, Expectation, cases_of, judged
 from ringproof.cards import Card, load_card
 from ringproof.prove.evidence import recorded_verdicts
-from ringproof.prove.verdicts import Verdict
+from ringproof.prove.results import Verdict
 
 LEAST_CASES, LEAST_NEGATIVE = 12, 5
 TRUE = (Verdict.PROVEN, Verdict.PARTLY)

@@ -85,8 +85,8 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.cards.statements import StatementKind
     from ringproof.logs import facts, verdict
     from ringproof.logs.training.kind import Kind
-    from ringproof.prove import suite
-    from ringproof.prove import verdicts as proofs
+    from ringproof.prove import judging
+    from ringproof.prove import results as proofs
     from ringproof.rehearsal.conform.record import Status
 
     yield "status of an anchor", values(AnchorStatus)
@@ -97,7 +97,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     yield "kind of a proof", values(ProofKind)
     yield "verdict on a statement", values(proofs.Verdict)
     yield "state of a proof", values(proofs.ProofState)
-    yield "state of a test", values(suite.TEST_STATES)
+    yield "state of a test", values(judging.TEST_STATES)
     yield "verdict on a run's groups", values(verdict.ParallelKind)
     yield "kind of evidence on a run's groups", values(verdict.Basis)
     yield "evidence on one group", [strength.name.lower() for strength in facts.Strength]

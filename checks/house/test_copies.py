@@ -27,7 +27,7 @@ from ringproof.cards import Card, ProofKind, find_cards, load_card
 from ringproof.cards.model import RepositoryUpstream
 from ringproof.cards.statements import statements
 from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
-from ringproof.prove.executed import Evidence
+from ringproof.prove.touches import Evidence
 from ringproof.upstream.tree import UpstreamUnavailable
 
 WIDTH = 8

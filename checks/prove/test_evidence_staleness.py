@@ -107,7 +107,7 @@ CARD_FILE, RECORD = "skills/demo/card.yaml", "evidence/*/demo.json"
         ("conftest.py", "import", "import os,", "sources changed since: checks/test_a.py::test_a"),
         (CARD_FILE, "make_group", "sizes", "sources changed since: anchor:place"),
         (CARD_FILE, "a is so", "a is certainly so", "reworded or proven otherwise: a"),
-        (RECORD, '"version": 2,', '"version": 0,', "written as version 0"),
+        (RECORD, '"version": 3,', '"version": 0,', "written as version 0"),
         (RECORD, "{", "[", "not readable"),
         ("src/pack/unused.py", "", "X = 2", None),
     ],

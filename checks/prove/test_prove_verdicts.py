@@ -12,8 +12,8 @@ import pytest
 
 from checks.prove.fates import FATES, VERDICTS, populate
 from checks.prove.miniature import Miniature, anchor, claim, miniature
-from ringproof.prove.report import render_report
-from ringproof.prove.verdicts import Verdict
+from ringproof.prove.results import Verdict
+from ringproof.prove.showing import render_report
 
 Run = tuple[int, dict[str, dict[str, Any]], dict[str, Any], Miniature]
 

@@ -14,20 +14,22 @@ import pytest
 from ringproof.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.prove import environment as machine
 from ringproof.prove.environment import read_environment
-from ringproof.prove.executed import Evidence
-from ringproof.prove.suite import SuiteResult, judge_tests
-from ringproof.prove.verdicts import ProofResult, ProofState, Verdict, judge
+from ringproof.prove.judging import judge
+from ringproof.prove.results import ProofState, Result, Verdict
+from ringproof.prove.suite import SuiteResult
+from ringproof.prove.touches import Evidence
 
 TEST = Proof(ProofKind.PYTEST, "checks/t.py::test_x")
 
 
-def _result(state: ProofState, kind: ProofKind = ProofKind.PYTEST) -> ProofResult:
-    return ProofResult(f"{kind.value}-{state.value}", kind, state, detail=state.value)
+def _result(state: ProofState, kind: ProofKind = ProofKind.PYTEST) -> Result:
+    name = TEST.target if kind is ProofKind.PYTEST else f"{kind.value}:x"
+    return Result(name, state, state.value)
 
 
-def _verdict(*proofs: ProofResult) -> Verdict:
+def _verdict(*proofs: Result) -> str:
     statement = Statement("s", StatementKind.CLAIM, "says", (TEST,))
-    return judge(statement, proofs).verdict
+    return judge(statement, proofs).outcome
 
 
 @pytest.mark.parametrize(
@@ -95,23 +97,23 @@ def test_a_complete_log() -> None:
     suite = _suite(*events, {"event": "end", "exit": 0})
     assert suite.incomplete == ""
     assert suite.tests[TEST.target].seconds == 3.0
-    assert judge_tests(TEST, suite, None, own=Evidence.DERIVED).state is ProofState.PASSED
+    assert suite.result(TEST, own=Evidence.DERIVED).outcome is ProofState.PASSED
 
 
 def test_a_log_that_stops_in_the_middle() -> None:
     suite = _suite(SELECTED, *_whole(TEST.target)[:-1], ended="killed")
     assert suite.incomplete == "killed"
-    assert suite.tests[TEST.target].state is ProofState.FAILED, "passed so far is not passed"
-    assert suite.tests["checks/t.py::test_y"].state is ProofState.NOT_RUN
+    assert suite.tests[TEST.target].outcome is ProofState.FAILED, "passed so far is not passed"
+    assert suite.tests["checks/t.py::test_y"].outcome is ProofState.NOT_RUN
 
 
 def test_an_empty_log_is_not_run_rather_than_missing() -> None:
     suite = _suite(ended="usage error")
-    result = judge_tests(TEST, suite, None, own=Evidence.DERIVED)
-    assert result.state is ProofState.NOT_RUN
+    result = suite.result(TEST, own=Evidence.DERIVED)
+    assert result.outcome is ProofState.NOT_RUN
     assert "usage error" in result.detail
     ended = _suite({**SELECTED, "ids": []}, {"event": "end", "exit": 5})
-    assert judge_tests(TEST, ended, None, own=Evidence.DERIVED).state is ProofState.MISSING
+    assert ended.result(TEST, own=Evidence.DERIVED).outcome is ProofState.MISSING
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ringproof.cards.proof import parse_proof
 from ringproof.cards.schema import SCHEMA_FILE
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.prove.verdicts import Verdict
+from ringproof.prove.results import Verdict
 from ringproof.render import versions
 
 Record = Mapping[str, Any]

@@ -16,7 +16,7 @@ from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
 from ringproof.prove.prove import ProveResult
 from ringproof.prove.prove import prove as run_proofs
-from ringproof.prove.report import print_records, render_report
+from ringproof.prove.showing import print_records, render_report
 from ringproof.prove.suite import ProveRequest
 from ringproof.shipped import workplace
 from ringproof.upstream.sources import parse_overrides

@@ -26,8 +26,8 @@ from ringproof.cards import (
     RepositoryUpstream,
 )
 from ringproof.errors import InputError
-from ringproof.prove.executed import Evidence, Touch, note
-from ringproof.prove.verdicts import ProofResult, ProofState
+from ringproof.prove.results import Ground, ProofState, Result
+from ringproof.prove.touches import Evidence, Touch, note, watch
 from ringproof.upstream.sources import UpstreamChoice, parse_overrides
 
 UPSTREAM_OPTION = "--ringproof-upstream"
@@ -49,7 +49,7 @@ class AnchorProver:
         self._choice = choice
         self._resolvers: dict[UpstreamTree, AnchorResolver] = {}
 
-    def prove(self, card: Card, anchor: Anchor) -> ProofResult:
+    def prove(self, card: Card, anchor: Anchor) -> Result:
         """Look up one anchor and return its result.
 
         Raises:
@@ -57,20 +57,21 @@ class AnchorProver:
                 is another version than the card names.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
-        result = partial(ProofResult, proof.id, proof.kind, sources=anchor_digest(card, anchor))
+        result = partial(Result, proof.id, sources=anchor_digest(card, anchor))
         try:
             found = self._resolver(anchor.upstream, card).resolve(anchor)
         except UpstreamUnavailable as error:  # or the repository of a submodule was not given
             return result(ProofState.UNAVAILABLE, detail=str(error))
         except UpstreamError as error:
             return result(ProofState.FAILED, detail=str(error))
-        notes = {"origin": (found.origin,)}
+        known = {"origin": found.origin}
         if found.fingerprint is not None:
-            notes["place"] = (f"{found.path}:{found.start}-{found.end}",)
-            notes["fingerprint"] = (found.fingerprint,)
+            known["place"] = f"{found.path}:{found.start}-{found.end}"
+            known["fingerprint"] = found.fingerprint
         state = ProofState.PASSED if found.holds else ProofState.FAILED
         detail = "" if found.holds else f"{found.status.value}: {found.detail}"
-        return result(state, notes=notes, detail=detail, evidence=Evidence.READ)
+        read = Ground(Evidence.READ)
+        return result(state, detail=detail, properties=tuple(known.items()), ground=read)
 
     def _resolver(self, name: str, card: Card) -> AnchorResolver:
         upstream = card.upstreams[name]
@@ -129,14 +130,14 @@ class GivenTree(UpstreamTree):
         return self._tree.paths(under)
 
     def run(self, path: str, parts: Sequence[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
-        """Execute statements of a file, alone; the test executed upstream.
+        """Execute statements of a file, alone; if one of their functions runs, upstream ran.
 
         Args:
             parts: Statements of the file, as `ast.parse` gives them.
             names: What they find; it gets what they define.
         """
-        note(Touch(True, self._repo, str(self.commit)))
-        exec(compile(ast.Module([*parts], []), path, "exec"), names)
+        watch(self.origin, Touch(False, self._repo, str(self.commit)))
+        exec(compile(ast.Module([*parts], []), f"{self.origin}/{path}", "exec"), names)
         return names
 
 

@@ -2,7 +2,7 @@
 
 There is one file for each skill and environment class::
 
-    {"version": 2, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
+    {"version": 3, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
      "quick": false,
      "environment": {"class", "python", "torch", "platform", "cpus", "gpus", "commit", "dirty"},
      "started": "2026-01-31T12:00:00Z", "seconds": S,
@@ -11,7 +11,8 @@ There is one file for each skill and environment class::
                  "proofs": [{"id", "kind", "outcome", "seconds", "tests": {STATE: N},
                              "numbers": {NAME: {"min", "max", "count"}},
                              "notes": {NAME: [TEXT]}, "detail", "sources": SHA256,
-                             "evidence": KIND | null, "upstream": [TEXT]}]}],
+                             "evidence": KIND | null, "upstream": [TEXT],
+                             "ran": {TEXT: ["FILE:FUNCTION"]}}]}],
      "validation_status": {TOPIC: VERDICT},
      "about_upstream": {KIND: N, "none": N},
      "totals": {"proven": N, "in-reference": N, "partly": N, "refuted": N, "unproven": N,
@@ -31,13 +32,14 @@ from pydantic import BaseModel, Field
 
 from ringproof import __version__
 from ringproof.cards.model import Card
+from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement, StatementKind
 from ringproof.errors import InputError
 from ringproof.prove.environment import Environment
-from ringproof.prove.executed import Evidence, Touch
-from ringproof.prove.verdicts import ProofResult, StatementResult, Verdict
+from ringproof.prove.results import Result, Verdict
+from ringproof.prove.touches import Evidence, Touch
 
-VERSION = 2
+VERSION = 3
 _BEST_FIRST = ("proven", "partly", "refuted", "in-reference", "unproven", "not-here")
 _WORST_FIRST = (
     Verdict.REFUTED,
@@ -51,15 +53,16 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True)
 class SkillResult:
-    """All verdicts on one skill."""
+    """The statements of a skill, and the result of each, in the same order."""
 
     skill: str
     card: Card
-    statements: tuple[StatementResult, ...]
+    said: tuple[Statement, ...]
+    results: tuple[Result, ...]
 
     def count(self, verdict: Verdict) -> int:
         """Count the statements with this verdict."""
-        return sum(result.verdict is verdict for result in self.statements)
+        return sum(result.outcome is verdict for result in self.results)
 
     @property
     def about_upstream(self) -> dict[str, int]:
@@ -69,25 +72,19 @@ class SkillResult:
         ``none``, and anchors that no statement uses not at all.
         """
         found = dict.fromkeys((*(kind.value for kind in Evidence), "none"), 0)
-        for result in self.statements:
+        for statement, result in zip(self.said, self.results, strict=True):
             evidence = result.ground.evidence
             rests = evidence in (Evidence.UPSTREAM, Evidence.READ)
-            if result.statement.kind is not StatementKind.ANCHOR and (
-                result.statement.lines or rests
-            ):
-                settled = result.verdict in (Verdict.PROVEN, Verdict.IN_REFERENCE)
+            if statement.kind is not StatementKind.ANCHOR and (statement.lines or rests):
+                settled = result.outcome in (Verdict.PROVEN, Verdict.IN_REFERENCE)
                 found[evidence.value if settled and evidence else "none"] += 1
         return found
 
     @property
-    def proofs(self) -> dict[str, ProofResult]:
+    def proofs(self) -> dict[str, Result]:
         """Return the distinct proofs by id, without ``unproven`` declarations."""
-        return {
-            proof.id: proof
-            for result in self.statements
-            for proof in result.proofs
-            if proof.kind.value != "unproven"
-        }
+        proofs = (proof for result in self.results for proof in result.parts)
+        return {proof.id: proof for proof in proofs if proof.kind is not ProofKind.UNPROVEN}
 
     @property
     def executed(self) -> int:
@@ -119,7 +116,7 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
         "environment": {"class": environment.pop("name"), **environment},
         "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seconds": round(facts.seconds, 3),
-        "claims": [_claim(statement) for statement in result.statements],
+        "claims": list(map(_claim, result.said, result.results)),
         "validation_status": _status(result),
         "about_upstream": result.about_upstream,
         "totals": {
@@ -130,36 +127,55 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _claim(result: StatementResult) -> dict[str, Any]:
-    statement, ground = result.statement, result.ground
+def _claim(statement: Statement, result: Result) -> dict[str, Any]:
+    ground = result.ground
     return {
         "id": statement.id,
         "kind": statement.kind.value,
         "says": statement.says,
         "lines": list(statement.lines),
-        "verdict": result.verdict.value,
-        "reason": result.reason,
-        "seconds": round(result.seconds, 3),
+        "verdict": result.outcome.value,
+        "reason": result.detail,
+        "seconds": round(result.total_seconds, 3),
         "evidence": ground.evidence and ground.evidence.value,
         "executed": list(ground.executed),
         "read": list(ground.read),
-        "proofs": [_proof(proof) for proof in result.proofs],
+        "proofs": [_proof(proof) for proof in result.parts],
     }
 
 
-def _proof(proof: ProofResult) -> dict[str, Any]:
+def _proof(proof: Result) -> dict[str, Any]:
+    evidence = proof.ground.evidence
     return {
         "id": proof.id,
         "kind": proof.kind.value,
-        "outcome": proof.state.value,
-        "seconds": proof.seconds,
-        "tests": {state.value: count for state, count in proof.tests.items()},
-        "numbers": {name: asdict(spread) for name, spread in proof.numbers.items()},
-        "notes": {name: list(values) for name, values in proof.notes.items()},
+        "outcome": proof.outcome.value,
+        "seconds": round(proof.total_seconds, 3),
+        "tests": {state.value: count for state, count in proof.counts.items()},
+        **_recorded(proof),
         "detail": proof.detail,
         "sources": proof.sources,
-        "evidence": proof.evidence and proof.evidence.value,
+        "evidence": evidence and evidence.value,
         "upstream": list(dict.fromkeys(_words(touch) for touch in proof.touches)),
+        "ran": {_words(touch): list(touch.functions) for touch in proof.touches if touch.executed},
+    }
+
+
+def _recorded(proof: Result) -> dict[str, Any]:
+    """Return the range of each number that the tests recorded, and each text once, by name."""
+    values: dict[str, list[float | int | str]] = {}
+    for result in (proof, *(test for test in proof.parts if test.executed)):
+        for name, value in result.properties:
+            values.setdefault(name, []).append(value)
+    numbers = {name: [v for v in own if not isinstance(v, str)] for name, own in values.items()}
+    texts = {name: [v for v in own if isinstance(v, str)] for name, own in values.items()}
+    return {
+        "numbers": {
+            name: {"min": min(own), "max": max(own), "count": len(own)}
+            for name, own in numbers.items()
+            if own
+        },
+        "notes": {name: list(dict.fromkeys(own)) for name, own in texts.items() if own},
     }
 
 
@@ -173,14 +189,12 @@ def _status(result: SkillResult) -> dict[str, str]:
 
     An anchor that a statement uses has no verdict of its own, so the result of its proof decides.
     """
-    verdicts = {item.statement.id: item.verdict for item in result.statements}
+    verdicts: dict[str, Any] = {item.id: item.outcome for item in result.results}
     for proof in result.proofs.values():
-        if proof.kind.value == "anchor":
-            passed = proof.state.value == "passed"
+        if proof.kind is ProofKind.ANCHOR:
             failed = Verdict.REFUTED if proof.executed else Verdict.NOT_HERE
-            verdicts.setdefault(
-                proof.id.removeprefix("anchor:"), Verdict.PROVEN if passed else failed
-            )
+            verdict = Verdict.PROVEN if proof.passed else failed
+            verdicts.setdefault(proof.id.removeprefix("anchor:"), verdict)
     topics = {}
     for topic, deciding in result.card.validation_status.items():
         found = [verdicts[name] for name in deciding if name in verdicts]

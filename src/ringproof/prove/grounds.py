@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards.model import Card, PackageUpstream
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement
-from ringproof.prove.executed import Evidence, Touch
-from ringproof.prove.verdicts import Ground, ProofResult, ProofState
+from ringproof.prove.results import Ground, Result
+from ringproof.prove.touches import Evidence, Touch
 from ringproof.stack.recognise import recognise
 from ringproof.upstream.tree import FolderTree
 
@@ -24,14 +25,14 @@ class Grounds:
         self._card = card
         self._lines: dict[Touch, frozenset[str]] = {}
 
-    def of(self, statement: Statement, proofs: Sequence[ProofResult]) -> Ground:
+    def of(self, statement: Statement, proofs: Sequence[Result]) -> Ground:
         """Return the ground of a statement.
 
         A line without an upstream at hand cannot be covered by anything and is left out. A
         statement rests on ringproof's own code only if no line is executed or read.
         """
-        passed = [proof for proof in proofs if proof.state is ProofState.PASSED]
-        kinds = {proof.evidence for proof in passed if proof.evidence is not None}
+        passed = [proof for proof in proofs if proof.passed]
+        kinds = {proof.ground.evidence for proof in passed} - {None}
         if not kinds:
             return Ground()
         strongest = next(kind for kind in _STRONGEST_FIRST if kind in kinds)
@@ -56,16 +57,17 @@ class Grounds:
             tuple(name for name in scope if name in wanted - covered),
         )
 
-    def _touched(self, proofs: Sequence[ProofResult], *, executed: bool) -> frozenset[str]:
+    def _touched(self, proofs: Sequence[Result], *, executed: bool) -> frozenset[str]:
         touches = {touch for proof in proofs for touch in proof.touches}
         return frozenset(
             line for touch in touches if touch.executed is executed for line in self._line(touch)
         )
 
     def _line(self, touch: Touch) -> frozenset[str]:
-        if touch not in self._lines:
-            self._lines[touch] = frozenset(self._recognised(touch))
-        return self._lines[touch]
+        code = replace(touch, functions=())
+        if code not in self._lines:
+            self._lines[code] = frozenset(self._recognised(code))
+        return self._lines[code]
 
     def _recognised(self, touch: Touch) -> Iterator[str]:
         """The line of the code that was touched: by its folder, or by the commit that it names."""
@@ -82,7 +84,7 @@ class Grounds:
                 if line.repo == touch.repo and known == touch.name:
                     yield line.id
 
-    def _anchored(self, proofs: Sequence[ProofResult]) -> Iterator[str]:
+    def _anchored(self, proofs: Sequence[Result]) -> Iterator[str]:
         homes = {anchor.id: anchor.upstream for anchor in self._card.anchors}
         for proof in proofs:
             if proof.kind is ProofKind.ANCHOR:

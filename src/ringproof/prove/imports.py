@@ -1,59 +1,75 @@
 """Which tests of a file use upstream packages that the file imports.
 
-The packages that are installed in the test process run without a stage that could note it. A test
-uses one if a name that an import binds can be reached from it: in its body, or in functions and
-fixtures of the same file that it names.
+A test uses one if a name that an import binds can be reached from it: in its body, or in functions
+and fixtures of the same file that it names. Then the packages are listened to while it runs, since
+nothing else would tell that packages of the test process ran.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from ringproof.prove.executed import Touch
+from ringproof.prove.touches import Touch
 
-_PACKAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "megatron.core": ("megatron-core", "NVIDIA/Megatron-LM"),
-        "transformer_engine": ("transformer-engine", "NVIDIA/TransformerEngine"),
-        "megatron.bridge": ("megatron-bridge", "NVIDIA-NeMo/Megatron-Bridge"),
-    }
+
+@dataclass(frozen=True)
+class UpstreamPackage:
+    """An upstream package on the index: its module, and the repository of its sources."""
+
+    module: str
+    name: str
+    repo: str
+
+    def installed(self) -> tuple[str, Touch] | None:
+        """Return the folder of the installed module, and how it is noted."""
+        try:
+            found = metadata.distribution(self.name)
+        except metadata.PackageNotFoundError:
+            return None
+        folder = str(found.locate_file(self.module.replace(".", "/")))
+        root = str(found.locate_file(""))
+        return folder, Touch(False, self.repo, f"{self.name} {found.version}", root)
+
+
+_PACKAGES = (
+    UpstreamPackage("megatron.core", "megatron-core", "NVIDIA/Megatron-LM"),
+    UpstreamPackage("transformer_engine", "transformer-engine", "NVIDIA/TransformerEngine"),
+    UpstreamPackage("megatron.bridge", "megatron-bridge", "NVIDIA-NeMo/Megatron-Bridge"),
 )
-_IMPORT = "import "
 
 
 class ImportedUpstreams:
-    """Finds the installed upstream packages that a test uses; each file is parsed once."""
+    """Finds the upstream packages that a test uses; each file is parsed once."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, Mapping[str, set[str]]] = {}
+        self._files: dict[Path, Mapping[str, set[str | UpstreamPackage]]] = {}
 
-    def touches(self, path: Path, function: str) -> tuple[Touch, ...]:
-        """Return the packages that a test function of a file executes."""
+    def reached(self, path: Path, function: str) -> Iterator[UpstreamPackage]:
+        """Yield the packages that a test or fixture of a file can use."""
         if path not in self._files:
             self._files[path] = _read(path)
-        named = self._files[path]
-        seen: set[str] = set()
-        stack = [function]
+        seen: set[str | UpstreamPackage] = set()
+        stack: list[str | UpstreamPackage] = [function]
         while stack:
             name = stack.pop()
             if name not in seen:
                 seen.add(name)
-                stack.extend(named.get(name, ()))
-        found = (_installed(name) for name in sorted(_PACKAGES) if _IMPORT + name in seen)
-        return tuple(touch for touch in found if touch is not None)
+                stack += self._files[path].get(name, ()) if isinstance(name, str) else ()
+        yield from (package for package in _PACKAGES if package in seen)
 
 
-def _read(path: Path) -> Mapping[str, set[str]]:
-    """Return what the definition of each name in a file names; imports as `_IMPORT` and package."""
+def _read(path: Path) -> Mapping[str, set[str | UpstreamPackage]]:
+    """Return what the definition of each name in a file names and imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return {}
-    found: dict[str, set[str]] = {}
+        return MappingProxyType({})
+    found: dict[str, set[str | UpstreamPackage]] = {}
     for node in tree.body:
         # Methods are asked for by their own names.
         for part in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
@@ -73,7 +89,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _named(node: ast.AST) -> Iterator[str]:
+def _named(node: ast.AST) -> Iterator[str | UpstreamPackage]:
     """Yield the names that occur in a statement, and the upstream packages that it imports."""
     for child in ast.walk(node):
         modules: list[str] = []
@@ -86,15 +102,5 @@ def _named(node: ast.AST) -> Iterator[str]:
         elif isinstance(child, ast.ImportFrom) and not child.level:
             modules = [f"{child.module}.{alias.name}" for alias in child.names]
         for package in _PACKAGES:
-            if any(f"{module}.".startswith(f"{package}.") for module in modules):
-                yield _IMPORT + package
-
-
-def _installed(module: str) -> Touch | None:
-    package, repo = _PACKAGES[module]
-    try:
-        distribution = metadata.distribution(package)
-    except metadata.PackageNotFoundError:
-        return None
-    root = str(distribution.locate_file(""))
-    return Touch(True, repo, f"{package} {distribution.version}", root)
+            if any(f"{module}.".startswith(f"{package.module}.") for module in modules):
+                yield package

@@ -33,10 +33,11 @@ from ringproof.prove.evidence import (
     skill_record,
     stale_records,
 )
-from ringproof.prove.executed import Evidence
 from ringproof.prove.grounds import Grounds
-from ringproof.prove.suite import ProveRequest, SuiteResult, judge_tests, run_suite
-from ringproof.prove.verdicts import ProofResult, ProofState, Verdict, judge
+from ringproof.prove.judging import judge
+from ringproof.prove.results import ProofState, Result, Verdict
+from ringproof.prove.suite import ProveRequest, SuiteResult, run_suite
+from ringproof.prove.touches import Evidence
 from ringproof.upstream.sources import UpstreamChoice
 
 NO_TESTS = "needs a checkout of ringproof"
@@ -116,20 +117,20 @@ def _exists(root: Path, proof: Proof) -> bool:
 
 def _prove_anchors(
     request: ProveRequest, cards: Mapping[str, Card], console: Console
-) -> Mapping[str, dict[str, ProofResult]]:
+) -> Mapping[str, dict[str, Result]]:
     """Look up all anchors, and return the results by skill and proof id."""
     choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
     choice.refuse_unknown(cards.values())
     prover = AnchorProver(choice)
     anchors = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
     failed = 0
-    found: dict[str, dict[str, ProofResult]] = {skill: {} for skill in cards}
+    found: dict[str, dict[str, Result]] = {skill: {} for skill in cards}
     with progress(console, "anchors", len(anchors)) as update:
         for done, (skill, anchor) in enumerate(anchors):
             update(done, len(anchors), failed, f"{anchor.upstream}: {anchor.path}")
             result = prover.prove(cards[skill], anchor)
             found[skill][result.id] = result
-            failed += result.state is ProofState.FAILED
+            failed += result.outcome is ProofState.FAILED
         update(len(anchors), len(anchors), failed, "")
     return found
 
@@ -144,37 +145,34 @@ def _longest_first(
     return tuple(sorted(proofs, key=lambda proof: (-seconds[proof.file], proof.file)))
 
 
-def _outcome(
-    proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone: bool
-) -> ProofResult:
+def _outcome(proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone: bool) -> Result:
     """Return the result of a proof that is not an anchor.
 
     A checkout that has a folder of the named tests and lacks the file of one has a wrong card.
     Skills that were installed or copied ``alone`` have none of these folders.
     """
     if proof.kind is not ProofKind.PYTEST:
-        return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
+        return Result(proof.id, ProofState.DECLARED, proof.target)
     sources = closure.files(proof.file)
     if not sources and alone:
-        return ProofResult(proof.id, proof.kind, ProofState.UNAVAILABLE, detail=NO_TESTS)
+        return Result(proof.id, ProofState.UNAVAILABLE, NO_TESTS)
     if not sources:
-        detail = f"no file {proof.file}"
-        return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
+        return Result(proof.id, ProofState.MISSING, f"no file {proof.file}")
     # The kind of a test that touches no upstream code follows from what its file imports.
     ran = any(name.startswith(_REFERENCE) for name in sources)
     own = Evidence.REFERENCE if ran else Evidence.DERIVED
-    return judge_tests(proof, suite, closure.digest(proof.file), own=own)
+    return suite.result(proof, own=own, sources=closure.digest(proof.file))
 
 
 def _judged(
-    skill: str, card: Card, said: Sequence[Statement], outcomes: Mapping[str, ProofResult]
+    skill: str, card: Card, said: Sequence[Statement], outcomes: Mapping[str, Result]
 ) -> SkillResult:
     grounds = Grounds(card)
     judged = []
     for statement in said:
         proofs = tuple(outcomes[proof.id] for proof in statement.proofs)
         judged.append(judge(statement, proofs, grounds.of(statement, proofs)))
-    return SkillResult(skill, card, tuple(judged))
+    return SkillResult(skill, card, tuple(said), tuple(judged))
 
 
 def _lacking(results: Sequence[SkillResult]) -> Iterator[str]:
@@ -190,7 +188,7 @@ def _problems(results: Sequence[SkillResult], suite: SuiteResult) -> Iterator[st
     for result in results:
         refuted = result.count(Verdict.REFUTED)
         if refuted:
-            yield f"{result.skill}: {refuted} of {len(result.statements)} statements refuted"
+            yield f"{result.skill}: {refuted} of {len(result.said)} statements refuted"
         if not result.executed:
             yield f"{result.skill}: no proof was executed"
     if suite.incomplete:

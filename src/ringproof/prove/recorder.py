@@ -14,7 +14,7 @@ nothing. The events:
     {"event": "start", "id": NODE}
     {"event": "phase", "id": NODE, "when": "setup" | "call" | "teardown", "outcome": ...,
      "seconds": S, "detail": TEXT, "expected_failure": bool, "properties": [[NAME, VALUE], ...],
-     "touches": [[EXECUTED, REPO, NAME, ROOT], ...]}
+     "touches": [[EXECUTED, REPO, NAME, ROOT, [FUNCTION, ...]], ...]}
     {"event": "finish", "id": NODE}
     {"event": "end", "exit": N}
 """
@@ -33,9 +33,9 @@ import pytest
 
 from ringproof.cards.proof import covers
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
-from ringproof.prove.executed import Touch, collecting
 from ringproof.prove.imports import ImportedUpstreams
-from ringproof.prove.verdicts import LEFT_OUT
+from ringproof.prove.judging import LEFT_OUT
+from ringproof.prove.touches import Touch, collecting, watch
 
 TOUCHES = "ringproof-touches"
 """Property of a test that carries what it touched of upstream from a worker."""
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Touches:
-    """Attaches to each test what of upstream it, its fixtures and its imports touched."""
+    """Attaches to each test what of upstream it and its fixtures touched."""
 
     def __init__(self) -> None:
         self._of_fixture: dict[object, list[Touch]] = {}
@@ -90,6 +90,9 @@ class _Touches:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
         with collecting() as found:
+            code = getattr(fixturedef.func, "__code__", None)
+            if code is not None:
+                self._watch_imports(Path(code.co_filename), fixturedef.argname)
             result = yield
         self._of_fixture[fixturedef] = found
         return result
@@ -98,6 +101,7 @@ class _Touches:
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         try:
             with collecting() as found:
+                self._watch_imports(item.path, getattr(item, "originalname", None) or item.name)
                 return (yield)
         finally:
             touches = {*found, *self._before(item)}
@@ -109,8 +113,13 @@ class _Touches:
         for definitions in known.name2fixturedefs.values() if known else ():
             for definition in definitions:
                 yield from self._of_fixture.get(definition, ())
-        name = getattr(item, "originalname", None) or item.name
-        yield from self._imports.touches(item.path, name)
+
+    def _watch_imports(self, path: Path, function: str) -> None:
+        """Watch the installed packages that a test or fixture can reach from its file's imports."""
+        for package in self._imports.reached(path, function):
+            installed = package.installed()
+            if installed is not None:
+                watch(*installed)
 
 
 class _Recorder:

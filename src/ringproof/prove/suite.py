@@ -11,9 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -27,48 +26,19 @@ from ringproof.files import make_folder
 from ringproof.processes import contained, end_with_parent
 from ringproof.progress import Update, progress
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
-from ringproof.prove.executed import Evidence, Touch
-from ringproof.prove.verdicts import LEFT_OUT, ProofResult, ProofState, Spread
+from ringproof.prove.judging import LEFT_OUT, judge_proof
+from ringproof.prove.results import ProofState, Result
+from ringproof.prove.touches import Evidence, Touch
 from ringproof.upstream.sources import absolute_spec
 
 _LOG_TAIL_LINES = 6
 _GRACE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
-# States of tests: the first that any test has is that of the proof.
-TEST_STATES = (
-    ProofState.FAILED,
-    ProofState.NOT_RUN,
-    ProofState.PASSED,
-    ProofState.SKIPPED,
-    ProofState.LEFT_OUT,
-)
-
-
-@dataclass
-class TestOutcome:
-    """Result of one test.
-
-    Attributes:
-        seconds: Time of set-up, call and tear-down together.
-        detail: Reason of the skip, or end of the failure; empty if passed.
-        finished: Whether it ended; a test that did not takes the whole run with it.
-    """
-
-    __test__ = False
-
-    id: str
-    state: ProofState = ProofState.PASSED
-    seconds: float = 0.0
-    detail: str = ""
-    properties: tuple[tuple[str, float | int | str], ...] = ()
-    touches: tuple[Touch, ...] = ()
-    finished: bool = False
-
 
 @dataclass
 class SuiteResult:
-    """Result of one pytest run, which grows with the events of `recorder`.
+    """Results of one pytest run, which grow with the events of `recorder`.
 
     Attributes:
         tests: Every test that a proof names, by node id.
@@ -76,26 +46,38 @@ class SuiteResult:
         incomplete: Why some selected tests were not run; empty if all were.
     """
 
-    tests: dict[str, TestOutcome] = field(default_factory=dict)
+    tests: dict[str, Result] = field(default_factory=dict)
     problems: dict[str, tuple[ProofState, str]] = field(default_factory=dict)
     incomplete: str = ""
     _selected: tuple[str, ...] | None = None
+    _finished: set[str] = field(default_factory=set)
     _current: str = ""
     _ended: bool = False
     _partial: str = ""
 
-    def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
-        """Return the tests that a node id names, in the order in which they ran."""
-        return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
+    def result(self, proof: Proof, *, own: Evidence, sources: str | None = None) -> Result:
+        """Return the result of a proof that names tests; see `judge_proof`."""
+        tests = [test for test in self.tests.values() if covers(proof.target, test.id)]
+        if tests:
+            return judge_proof(proof.id, tests, own=own, sources=sources)
+        outcome, detail = ProofState.MISSING, "names no test of this checkout"
+        if self.incomplete:
+            outcome, detail = ProofState.NOT_RUN, f"not run: {self.incomplete}"
+        for name, problem in self.problems.items():
+            # A problem of the file, of a class that contains the test, or of a folder.
+            if name == proof.file or proof.target.startswith((f"{name}::", f"{name}/")):
+                outcome, detail = problem
+                break
+        return Result(proof.id, outcome, detail, sources=sources)
 
     def read(self, stream: TextIO, update: Update) -> None:
         """Read the lines that were written since the last call, and update the progress."""
         *whole, self._partial = (self._partial + stream.read()).split("\n")
         for line in whole:
             self.feed(line)
-        finished = [test.state for test in self.tests.values() if test.finished]
+        failed = sum(self.tests[name].outcome is ProofState.FAILED for name in self._finished)
         total = None if self._selected is None else len(self._selected)
-        update(len(finished), total, finished.count(ProofState.FAILED), self._current)
+        update(len(self._finished), total, failed, self._current)
 
     def feed(self, line: str) -> None:
         """Read one line. Incomplete lines are ignored."""
@@ -110,29 +92,14 @@ class SuiteResult:
             self.problems[event["id"]] = (ProofState(event["outcome"]), event["detail"])
         elif kind == "start":
             self._current = event["id"]
-            self.tests[event["id"]] = TestOutcome(event["id"])
+            self.tests[event["id"]] = Result(event["id"], ProofState.PASSED)
         elif kind == "phase":
-            self._phase(event)
+            self.tests[event["id"]] = _after_phase(self.tests.get(event["id"]), event)
         elif kind == "finish":
-            self.tests.setdefault(event["id"], TestOutcome(event["id"])).finished = True
+            self.tests.setdefault(event["id"], Result(event["id"], ProofState.PASSED))
+            self._finished.add(event["id"])
         elif kind == "end":
             self._ended = True
-
-    def _phase(self, event: Mapping[str, Any]) -> None:
-        test = self.tests.setdefault(event["id"], TestOutcome(event["id"]))
-        test.seconds += event["seconds"]
-        test.properties = tuple((name, value) for name, value in event["properties"])
-        test.touches = tuple(Touch(*row) for row in event.get("touches", ()))
-        state = ProofState(event["outcome"])
-        if event["expected_failure"]:
-            # An expected failure means that the property does not hold, so it is not a proof.
-            state = ProofState.FAILED
-        if state is ProofState.PASSED or test.state is ProofState.FAILED:
-            return
-        outside = state is ProofState.FAILED and event["when"] != "call"
-        left_out = state is ProofState.SKIPPED and event["detail"] == LEFT_OUT
-        test.state = ProofState.LEFT_OUT if left_out else state
-        test.detail = f"in {event['when']}: " * outside + event["detail"]
 
     def end(self, how: str) -> None:
         """Judge the tests that did not end.
@@ -140,14 +107,40 @@ class SuiteResult:
         Args:
             how: How the process ended: ``the run was stopped after 5 s``.
         """
-        died = [test for test in self.tests.values() if not test.finished]
-        for test in died:
-            test.state = ProofState.FAILED
-            test.detail = f"{how} while this test was running\n{test.detail}".strip()
-        cut = [name for name in self._selected or () if name not in self.tests]
-        for name in cut:
-            self.tests[name] = TestOutcome(name, ProofState.NOT_RUN, detail=how)
-        self.incomplete = how if cut or died or self._selected is None or not self._ended else ""
+        died = [name for name in self.tests if name not in self._finished]
+        for name in died:
+            detail = f"{how} while this test was running\n{self.tests[name].detail}".strip()
+            self.tests[name] = replace(self.tests[name], outcome=ProofState.FAILED, detail=detail)
+        not_started = [name for name in self._selected or () if name not in self.tests]
+        for name in not_started:
+            self.tests[name] = Result(name, ProofState.NOT_RUN, how)
+        whole = self._selected is not None and self._ended and not died and not not_started
+        self.incomplete = "" if whole else how
+
+
+def _after_phase(test: Result | None, event: Mapping[str, Any]) -> Result:
+    """Return the result of a test after its set-up, call or tear-down."""
+    test = test or Result(event["id"], ProofState.PASSED)
+    test = replace(
+        test,
+        seconds=test.seconds + event["seconds"],
+        properties=tuple((name, value) for name, value in event["properties"]),
+        touches=tuple(
+            Touch(ran, repo, name, root, tuple(functions))
+            for ran, repo, name, root, functions in event.get("touches", ())
+        ),
+    )
+    state = ProofState(event["outcome"])
+    if event["expected_failure"]:
+        # An expected failure means that the property does not hold, so it is not a proof.
+        state = ProofState.FAILED
+    if state is ProofState.PASSED or test.outcome is ProofState.FAILED:
+        return test
+    if state is ProofState.SKIPPED and event["detail"] == LEFT_OUT:
+        state = ProofState.LEFT_OUT
+    outside = state is ProofState.FAILED and event["when"] != "call"
+    detail = f"in {event['when']}: {event['detail']}" if outside else event["detail"]
+    return replace(test, outcome=state, detail=detail)
 
 
 @dataclass(frozen=True)
@@ -303,70 +296,3 @@ def _descendants(root: int) -> set[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return set(psutil.Process(root).children(recursive=True))
     return set()
-
-
-def judge_tests(
-    proof: Proof, suite: SuiteResult, sources: str | None, *, own: Evidence
-) -> ProofResult:
-    """Judge a pytest node id by all the tests that it names.
-
-    Args:
-        own: Kind of a test that touched no upstream code.
-    """
-    tests = suite.covered_by(proof.target)
-    if not tests:
-        state, detail = _nothing_collected(proof, suite)
-        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=sources)
-    counts = Counter(test.state for test in tests)
-    passed = (test for test in tests if test.state is ProofState.PASSED)
-    touches = sorted({touch for test in passed for touch in test.touches})
-    ran = (test for test in tests if test.state in (ProofState.PASSED, ProofState.FAILED))
-    executed = {touch.executed for touch in touches}
-    recorded: dict[str, list[float | int | str]] = {}
-    for name, value in (pair for test in ran for pair in test.properties):
-        recorded.setdefault(name, []).append(value)
-    numbers = {name: [v for v in own if not isinstance(v, str)] for name, own in recorded.items()}
-    notes = {name: [v for v in own if isinstance(v, str)] for name, own in recorded.items()}
-    return ProofResult(
-        proof.id,
-        proof.kind,
-        next(state for state in TEST_STATES if counts[state]),
-        seconds=round(sum(test.seconds for test in tests), 3),
-        tests={state: counts[state] for state in ProofState if counts[state]},
-        numbers={name: Spread(min(v), max(v), len(v)) for name, v in numbers.items() if v},
-        notes={name: tuple(dict.fromkeys(texts)) for name, texts in notes.items() if texts},
-        detail=_test_detail(tests, counts),
-        sources=sources,
-        touches=tuple(touches),
-        evidence=Evidence.UPSTREAM if True in executed else Evidence.READ if executed else own,
-    )
-
-
-def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
-    for name, problem in suite.problems.items():
-        # A problem of the file, of a class that contains the test, or of a folder.
-        if name == proof.file or proof.target.startswith((f"{name}::", f"{name}/")):
-            return problem
-    if suite.incomplete:
-        return ProofState.NOT_RUN, f"not run: {suite.incomplete}"
-    return ProofState.MISSING, "names no test of this checkout"
-
-
-def _test_detail(tests: Sequence[TestOutcome], counts: Mapping[ProofState, int]) -> str:
-    failed, not_run, skipped = (
-        [test for test in tests if test.state is state]
-        for state in (ProofState.FAILED, ProofState.NOT_RUN, ProofState.SKIPPED)
-    )
-    if failed:
-        more = f"\n({len(failed) - 1} more failed)" if len(failed) > 1 else ""
-        return f"{failed[0].id}\n{failed[0].detail}{more}"
-    parts = []
-    some = counts[ProofState.PASSED] > 0
-    if not_run:
-        parts.append(f"{len(not_run)} not run: {not_run[0].detail}")
-    if skipped:
-        reasons = ", ".join(dict.fromkeys(test.detail for test in skipped))
-        parts.append(f"{len(skipped)} skipped: {reasons}" if some else reasons)
-    if counts[ProofState.LEFT_OUT]:
-        parts.append(f"{counts[ProofState.LEFT_OUT]} {LEFT_OUT}" if some else LEFT_OUT)
-    return "; ".join(parts)

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PACKAGES = ("megatron.core", "megatron.bridge", "transformer_engine.pytorch")
-"""Upstream's packages whose import in a rank is reported."""
-
 
 @dataclass(frozen=True)
 class Iteration:
@@ -161,7 +158,8 @@ class RankReport:
         attention: Attention calls in order.
         graphs: CUDA graphs in the order of their captures.
         seconds: Wall-clock time of the rank.
-        imported: Which of upstream's packages were imported; see `PACKAGES`.
+        ran: Some of upstream's functions that ran, as ``FILE:FUNCTION``, by each folder from which
+            a module was imported.
         results: Value that a script handed over (see `ringproof.rehearsal.rank.probe`).
     """
 
@@ -174,5 +172,5 @@ class RankReport:
     races: tuple[SendRace, ...] = ()
     graphs: tuple[GraphCapture, ...] = ()
     seconds: float = 0.0
-    imported: tuple[str, ...] = ()
+    ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     results: Any = None

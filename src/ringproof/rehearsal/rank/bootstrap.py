@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import typing_extensions
 
+from ringproof.prove.listening import Listener
 from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import (
-    PACKAGES,
     Failure,
     GroupTraffic,
     RankReport,
@@ -102,7 +102,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
     torch.cuda.device_count = lambda: devices
     started = time.perf_counter()
     probe, traffic = probes.RankProbe(), communication.Contributions()
-    error, relative = None, program.upstream.relative
+    error, relative, listener = None, program.upstream.relative, Listener()
     try:
         communication.install(traffic, Board(folder / f"rank-{rank}.board"))
         probe.watch_attention()
@@ -114,11 +114,14 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         extension.leave_out_fused_kernels()
         _watch_training(probe, program)
         sys.argv = [program.script, *program.arguments]
+        for root in program.upstream.roots:
+            listener.listen(str(root))
         runpy.run_path(str(program.upstream.megatron / program.script), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
             error = describe(raised, program.upstream, "raised", rank)
             traceback.print_exc()
+    listener.close()
     report = RankReport(
         rank=rank,
         error=error,
@@ -135,13 +138,21 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         ),
         graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
-        imported=tuple(name for name in PACKAGES if name in sys.modules),
+        ran={root: listener.functions(root) for root in _imported(program.upstream)},
         results=probe.results,
     )
     draft = folder / f"rank-{rank}.part"
     draft.write_text(json.dumps(dataclasses.asdict(report)))
     draft.replace(folder / f"rank-{rank}.json")  # whole, or not at all
     return error is None
+
+
+def _imported(upstream: Upstream) -> list[str]:
+    """Return the folders of upstream code from which a module was imported."""
+    modules = (getattr(module, "__dict__", {}) for module in sys.modules.values())
+    files = [str(names.get("__file__")) for names in modules]
+    roots = map(str, upstream.roots)
+    return [root for root in roots if any(file.startswith(f"{root}/") for file in files)]
 
 
 def _watch_training(probe: probes.RankProbe, program: Program) -> None:

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from multiprocessing import Pipe
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.prove.executed import Touch, note
+from ringproof.prove.touches import Touch, note
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -129,16 +130,16 @@ class Server(contextlib.ExitStack):
 
 
 def _touches(upstream: Upstream, outcome: Outcome) -> Iterator[Touch]:
-    """What of upstream the ranks imported, and so executed."""
-    imported = {name for report in outcome.ranks for name in report.imported}
-    bridge = next((str(folder) for folder in upstream.extra), "")
-    for package, repo, name, root in (
-        ("megatron.core", MEGATRON, upstream.megatron_name, str(upstream.megatron)),
-        ("megatron.bridge", BRIDGE, bridge, bridge),
-        ("transformer_engine.pytorch", ENGINE, upstream.engine_version, str(upstream.engine)),
+    """Yield for each upstream which of its functions ran on the ranks."""
+    for folder, repo, name in (
+        (upstream.megatron, MEGATRON, upstream.megatron_name),
+        *((folder, BRIDGE, str(folder)) for folder in upstream.extra[:1]),
+        (upstream.engine, ENGINE, upstream.engine_version),
     ):
-        if package in imported:
-            yield Touch(True, repo, name, root)
+        root = str(folder)
+        reports = [report.ran[root] for report in outcome.ranks if root in report.ran]
+        if reports:
+            yield Touch(False, repo, name, root).ran(dict.fromkeys(chain(*reports)))
 
 
 class Servers(contextlib.ExitStack):

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ringproof.prove.executed import Evidence
 from ringproof.prove.prove import NO_TESTS
-from ringproof.prove.verdicts import ProofState, Verdict
+from ringproof.prove.results import ProofState, Verdict
+from ringproof.prove.touches import Evidence
 
 Record = Mapping[str, Any]
 """A record of one skill; see `ringproof.prove.evidence`."""
