@@ -39,8 +39,8 @@ def test_a_hang_is_named_within_30_seconds_and_nothing_is_left(tmp_path: Path) -
     script.write_text(HANGING)
     command = ("torchrun", "--nproc-per-node", "2", str(script), *MODEL.split())
     run = subprocess.run(
-        [sys.executable, "-m", "ringproof", "rehearse", "--megatron", MEGATRON, "--te", ENGINE,
-         "--json", "result.json", "--keep", "logs", "--", *command],
+        [sys.executable, "-m", "ringproof", "rehearse", "--upstream", MEGATRON, "--te", ENGINE,
+         "--json", "result.json", "--out", "logs", "--", *command],
         cwd=tmp_path, env={**os.environ, MARK: mark}, capture_output=True, text=True, timeout=100,
         check=False,
     )  # fmt: skip

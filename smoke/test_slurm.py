@@ -48,9 +48,16 @@ def test_the_sbatch_file_runs_under_slurm(
     skill, megatron, _ = UPSTREAMS["hcp"]
     upstream = stage.upstream(named(load_card(CARDS / skill / "card.yaml"), megatron))
     job, log = tmp_path / "job.sh", tmp_path / "job.out"
-    given = ("--repo", str(upstream.megatron), "--te", str(upstream.engine), "--feature", "hcp")
-    size = ("--nproc", str(RANKS // len(nodes)), "--nodes", str(len(nodes)), "--steps", "3")
-    words = (*given, *size, "--device", "cpu", "--out", str(tmp_path / "logs"))
+    given = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine), "--feature", "hcp")
+    size = (
+        "--ranks-per-node",
+        str(RANKS // len(nodes)),
+        "--nodes",
+        str(len(nodes)),
+        "--steps",
+        "3",
+    )
+    words = (*given, *size, "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "logs"))
     done = smoke(*words, "--record", str(tmp_path), "--slurm", str(job))
     assert done.exit_code == 0, done.output
     assert submit(job, log, nodes[0], environment) == 0, log.read_text()[-3000:]

@@ -31,7 +31,7 @@ def named(card: Card, name: str) -> str:
 
 
 def smoke(*words: str) -> Result:
-    return CliRunner().invoke(app, ["smoke", "megatron", "--nproc", str(RANKS), *words])
+    return CliRunner().invoke(app, ["smoke", "megatron", "--ranks-per-node", str(RANKS), *words])
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, fe
     specs = [named(card, name) for name in (megatron, engine) if name]
     upstream = stage.upstream(*specs)
     out = tmp_path / "logs"
-    given = ("--repo", str(upstream.megatron), "--te", str(upstream.engine), "--out", str(out))
+    given = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine), "--out", str(out))
     words = (*given, "--feature", feature, "--device", "cpu", "--steps", "4")
     done = smoke(*words, "--json", str(tmp_path / "found.json"))
     assert done.exit_code == 0, done.output[-3000:]
@@ -66,6 +66,6 @@ def test_a_feature_passes_on_gpus(stage: SessionServers, tmp_path: Path, feature
         pytest.skip(f"needs {RANKS} GPUs and Transformer Engine")
     skill, megatron, _ = UPSTREAMS[feature]
     upstream = stage.upstream(named(load_card(CARDS / skill / "card.yaml"), megatron))
-    given = ("--repo", str(upstream.megatron), "--feature", feature)
+    given = ("--upstream", str(upstream.megatron), "--feature", feature)
     done = smoke(*given, "--out", str(tmp_path / "logs"), "--record", "evidence")
     assert done.exit_code == 0, done.output[-3000:]

@@ -101,8 +101,8 @@ def test_upstream_s_program_trains_on_two_hosts(
     """By the printed commands; the hierarchy sends less across than the flat ring."""
     skill, megatron, _ = UPSTREAMS["hcp"]
     upstream = stage.upstream(named(load_card(CARDS / skill / "card.yaml"), megatron))
-    given = ("--repo", str(upstream.megatron), "--te", str(upstream.engine), "--feature", "hcp")
-    words = (*given, "--device", "cpu", "--steps", "3", "--nproc", "2", "--nodes", "2")
+    given = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine), "--feature", "hcp")
+    words = (*given, "--device", "cpu", "--steps", "3", "--ranks-per-node", "2", "--nodes", "2")
     place = ("--out", str(tmp_path / "logs"))
     endpoint = f"{hosts[0].address}:{PORT}"
     printed = smoke(*words, *place, "--dry-run", "--rendezvous", endpoint).stdout.splitlines()

@@ -47,7 +47,7 @@ def rehearsed(checkout: Path, path: str, engine: str | None, folder: Path) -> di
     """Rehearse one launch and return the row of its verdict."""
     target = folder / "result.json"
     command = [sys.executable, "-m", "ringproof", "rehearse", str(checkout / path)]
-    command += ["--megatron", str(checkout), "--json", str(target), "--keep", str(folder)]
+    command += ["--upstream", str(checkout), "--json", str(target), "--out", str(folder)]
     command += ["--te", engine] if engine else []
     command += ["--set", f"RINGPROOF_LAUNCH={SECOND}"] if path.endswith("benchmark_dcp.sh") else []
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ on the size of a file at random sizes, as a full disk would end it. It fails if 
 within seconds, leaves a process, a temporary file (SIGKILL may) or half of an output, or does not
 say what happened in one line.
 
-With ``--megatron git:CHECKOUT@REF``, the commands that run Megatron-LM's own program are ended too.
+With ``--upstream git:CHECKOUT@REF``, the commands that run Megatron-LM's own program are ended too.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ COMMANDS = (
         ("out.json",), True, kept="build",
     ),
     Command(
-        ("conform", "--megatron", "pip:megatron-core==0.16.1", "--offline", "--case",
-         "static-p2p-cp2", "--iterations", "2", "--json", "out.json"),
+        ("conform", "--upstream", "pip:megatron-core==0.16.1", "--offline", "--case",
+         "static-p2p-cp2", "--steps", "2", "--json", "out.json"),
         ("out.json",), True,
     ),
 )  # fmt: skip
@@ -109,7 +109,7 @@ COMMANDS = (
 
 def of_megatron(spec: str) -> tuple[Command, ...]:
     """Commands that run the program of a checkout, ``git:PATH@REF``."""
-    smoke = ("smoke", "megatron", "--repo", spec, "--feature", "hcp", "--device", "cpu",
+    smoke = ("smoke", "megatron", "--upstream", spec, "--feature", "hcp", "--device", "cpu",
              "--steps", "2", "--out", "made")  # fmt: skip
     program = (
         "--num-layers 1 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
@@ -120,7 +120,7 @@ def of_megatron(spec: str) -> tuple[Command, ...]:
     )
     variables = ("env", "CUDA_DEVICE_MAX_CONNECTIONS=1")
     launch = (*variables, "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *program.split())
-    rehearse = ("rehearse", "--megatron", spec, "--keep", "made", "--json", "out.json", "--")
+    rehearse = ("rehearse", "--upstream", spec, "--out", "made", "--json", "out.json", "--")
     return (
         Command(smoke, (), True, kept="made"),
         Command((*rehearse, *launch), ("out.json",), True, kept="made"),
@@ -306,10 +306,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--megatron", metavar="SPEC", help="git:CHECKOUT@REF")
+    parser.add_argument("--upstream", metavar="SPEC", help="git:CHECKOUT@REF")
     given = parser.parse_args()
     dice, bad = random.Random(given.seed), 0
-    for command in (*COMMANDS, *(of_megatron(given.megatron) if given.megatron else ())):
+    for command in (*COMMANDS, *(of_megatron(given.upstream) if given.upstream else ())):
         count = 0
         for count, wrong in trials(command, given.times, dice):  # noqa: B007
             print(*wrong, sep="\n", end="\n" if wrong else "")

@@ -34,10 +34,10 @@ UNREACHABLE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.
 SKILLS = str(Path(__file__).parents[2] / "skills")
 ALWAYS = {
     "anchors": ("--skills", SKILLS, "--offline"),
-    "conform": ("--megatron", "dir:folder"),
+    "conform": ("--upstream", "dir:folder"),
     "fences": ("--root", "folder"),
     "plan": ("--ranks", "8", "--max-tokens-per-rank", "64"),
-    "rehearse": ("--megatron", "dir:folder"),
+    "rehearse": ("--upstream", "dir:folder"),
     "stack": ("--skills", SKILLS),
     "train": ("--steps", "1"),
     "upstream": ("--skills", SKILLS),

@@ -83,9 +83,9 @@ def test_the_largest_case_of_conform_decides(monkeypatch: pytest.MonkeyPatch) ->
     few = Machine(cores=0.25, free=None)
     monkeypatch.setattr(Machine, "here", classmethod(lambda _: few))
     with pytest.raises(InputError, match="--case: 8 ranks, and the limit is 4"):
-        run("conform --megatron none")
-    with pytest.raises(InputError, match="--megatron"):
-        run("conform --megatron none --force")
+        run("conform --upstream none")
+    with pytest.raises(InputError, match="--upstream"):
+        run("conform --upstream none --force")
 
 
 def test_the_largest_part_is_named() -> None:

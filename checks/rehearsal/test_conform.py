@@ -158,7 +158,7 @@ def test_unknown_names_are_refused(ids: list[str], groups: list[str]) -> None:
 def test_bad_input_is_refused_before_anything_runs(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = CliRunner().invoke(app, ["conform", "--megatron", str(tmp_path), *words])
+    done = CliRunner().invoke(app, ["conform", "--upstream", str(tmp_path), *words])
     assert isinstance(done.exception, InputError)
     assert said in str(done.exception)
 

@@ -228,11 +228,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-HERE = ("--megatron", ".")
+HERE = ("--upstream", ".")
 BAD_INPUT = MappingProxyType(
     {
-        "has no megatron/core": ("--megatron", "/usr"),
-        "no such folder": ("--megatron", "git:/nowhere@dev"),
+        "has no megatron/core": ("--upstream", "/usr"),
+        "no such folder": ("--upstream", "git:/nowhere@dev"),
         "download the wheel again": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
         "there is no file 'nothing.whl'": (*HERE, "--te", "nothing.whl"),
         "has no transformer_engine": (*HERE, "--te", "."),
@@ -246,12 +246,12 @@ BAD_INPUT = MappingProxyType(
         ),
         "--against: '/usr' has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
         "--against: no such folder": (*HERE, "--te", "te", "--against", "git:/nowhere@dev"),
-        "--megatron: there is no file": ("--megatron", "nothing.whl"),
-        "--megatron: transformer_engine-1-py3-none-any.whl is no": (
-            "--megatron",
+        "--upstream: there is no file": ("--upstream", "nothing.whl"),
+        "--upstream: transformer_engine-1-py3-none-any.whl is no": (
+            "--upstream",
             "transformer_engine-1-py3-none-any.whl",
         ),
-        "--megatron: the name is empty": ("--megatron", ""),
+        "--upstream: the name is empty": ("--upstream", ""),
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
         "no variables to set": (*HERE, "--set", "A=1"),
         "not a known precision": (*HERE, "--dtype", "float16"),
@@ -282,11 +282,11 @@ def ringproof(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_refusal_is_one_line_and_exit_code_2(checkout: Path) -> None:
-    done = ringproof("--megatron", "/usr", *COMMAND, folder=checkout)
+    done = ringproof("--upstream", "/usr", *COMMAND, folder=checkout)
     assert done.returncode == 2
     assert done.stdout == ""
     assert [line for line in done.stderr.splitlines() if "error" in line] == [
-        "error: --megatron: '/usr' has no megatron/core; "
+        "error: --upstream: '/usr' has no megatron/core; "
         "name the root of a checkout, git:PATH@REF, or a wheel"
     ]
 
@@ -318,7 +318,7 @@ def test_a_launch_from_script_to_verdict(
 ) -> None:
     upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
     (tmp_path / "train.sh").write_text(f'LEVELS="{levels}"\n{SCRIPT}')
-    there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
+    there = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine))
     outputs = ("--json", "a.json", "--html", "a.html")
     done = ringproof("train.sh", *there, *outputs, folder=tmp_path)
     assert done.returncode == code, done.stderr + done.stdout

@@ -31,7 +31,7 @@ from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
 --logging-level --hierarchical-context-parallel-sizes --dynamic-context-parallel
 --cuda-graph-dynamic-microbatches"""
-CUDA = ("--nproc", "4", "--offline")
+CUDA = ("--ranks-per-node", "4", "--offline")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def smoke(checkout: Path, *words: str, feature: str = "hcp") -> tuple[int, str]:
-    arguments = ["smoke", "megatron", "--repo", str(checkout), "--feature", feature, *words]
+    arguments = ["smoke", "megatron", "--upstream", str(checkout), "--feature", feature, *words]
     done = CliRunner().invoke(app, arguments)
     if isinstance(done.exception, InputError):
         return 2, str(done.exception)
@@ -80,7 +80,7 @@ def differing(on: Flags, off: Flags) -> set[str]:
 )
 @pytest.mark.parametrize(("nproc", "nodes"), [(4, 1), (8, 1), (8, 2), (8, 8)])
 def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, nodes) -> None:
-    size = ("--nproc", str(nproc), "--nodes", str(nodes), "--rendezvous", "node-0:29500")
+    size = ("--ranks-per-node", str(nproc), "--nodes", str(nodes), "--rendezvous", "node-0:29500")
     code, text = smoke(checkout, *size, "--dry-run", feature=feature)
     assert code == 0, text
     on, off = launches(text)
@@ -105,9 +105,9 @@ def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, n
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--nproc", "6"), "power of two"),
-        (("--nproc", "2"), "power of two"),
-        (("--nproc", "8", "--nodes", "16"), "power of two"),
+        (("--ranks-per-node", "6"), "power of two"),
+        (("--ranks-per-node", "2"), "power of two"),
+        (("--ranks-per-node", "8", "--nodes", "16"), "power of two"),
         (("--feature", "cp"), "one of hcp, dynamic-cp, graphs"),
         (("--device", "tpu"), "one of cuda, cpu"),
         (("--nodes", "2", "--dry-run"), "HOST:PORT"),
@@ -165,7 +165,7 @@ def test_a_machine_without_gpus_is_refused(checkout: Path, tmp_path: Path) -> No
         pytest.skip("this machine has GPUs")
     out = tmp_path / "logs"
     code, text = smoke(checkout, *CUDA, "--out", str(out))
-    assert "--nproc: 4 ranks need as many GPUs, and 0 are here" in text
+    assert "--ranks-per-node: 4 ranks need as many GPUs, and 0 are here" in text
     assert code == 2 and not list(out.glob("*"))
 
 
@@ -190,9 +190,9 @@ def test_the_sbatch_file_is_a_script(checkout: Path, tmp_path: Path, nodes: str)
 
 def test_the_sbatch_file_starts_the_printed_commands(checkout: Path, tmp_path: Path) -> None:
     """With stand-ins for Slurm's programs and for the ranks, which print what they are given."""
-    text = script(checkout, tmp_path, "--nodes", "2", "--nproc", "4")
+    text = script(checkout, tmp_path, "--nodes", "2", "--ranks-per-node", "4")
     printed = smoke(
-        checkout, "--nodes", "2", "--nproc", "4", "--dry-run", "--rendezvous", "one:20246",
+        checkout, "--nodes", "2", "--ranks-per-node", "4", "--dry-run", "--rendezvous", "one:20246",
         "--out", str(tmp_path / "it's"),
     )[1]  # fmt: skip
     bin_folder = tmp_path / "bin"
@@ -500,5 +500,5 @@ def test_a_program_that_takes_too_long_is_ended(launched, tmp_path: Path) -> Non
 def test_too_many_ranks_for_the_machine_are_refused() -> None:
     estimate(8).check(Machine(cores=2, free=4 << 30))
     for machine in (Machine(cores=2, free=1 << 30), Machine(cores=0.25, free=None)):
-        with pytest.raises(InputError, match="--nproc"):
+        with pytest.raises(InputError, match="--ranks-per-node"):
             estimate(8).check(machine)

@@ -34,8 +34,8 @@ def rehearsed(command: str, upstream: Upstream, folder: Path) -> Shown:
     """Rehearse a command of a skill, which has to pass."""
     assert "..." not in command
     (folder / "train.sh").write_text(command, encoding="utf-8")
-    there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
-    files = ("--json", str(folder / "out.json"), "--keep", str(folder / "kept"))
+    there = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine))
+    files = ("--json", str(folder / "out.json"), "--out", str(folder / "kept"))
     done = CliRunner().invoke(app, ["rehearse", str(folder / "train.sh"), *there, *files])
     assert done.exit_code == 0, done.output[-3000:]
     data = json.loads((folder / "out.json").read_text(encoding="utf-8"))

@@ -84,7 +84,8 @@ def run(tmp_path: Path) -> Run:
     (tmp_path / "evidence" / "cpu" / "demo.json").write_text(json.dumps(record))
 
     def stack(*arguments: str) -> tuple[int, dict[str, Any]]:
-        done = run_here(tmp_path, ["stack", *arguments, "--json", "-"])
+        given = [word for name in arguments for word in ("--upstream", name)]
+        done = run_here(tmp_path, ["stack", *given, "--json", "-"])
         return done.returncode, json.loads(done.stdout)
 
     return stack
@@ -115,7 +116,7 @@ def test_a_checked_tree_holds(run: Run, tmp_path: Path) -> None:
 
 
 def test_standings_are_explained_where_they_are_first_seen(run: Run, tmp_path: Path) -> None:
-    lines = run_here(tmp_path, ["stack", "checked/new"]).stdout.splitlines()
+    lines = run_here(tmp_path, ["stack", "--upstream", "checked/new"]).stdout.splitlines()
     assert [line.split(": ")[0] for line in lines[:4]] == [one.value for one in StatementStatus]
     assert lines.index("") == 4
 
@@ -207,7 +208,7 @@ def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, argument: str, words: str) -> None:
     (tmp_path / "broken.whl").write_text("x")
-    done = run_here(tmp_path, ["stack", argument])
+    done = run_here(tmp_path, ["stack", "--upstream", argument])
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
 

@@ -157,8 +157,10 @@ def test_commits_that_only_tests_need(made: Demo) -> None:
     listed.write_text(f"# words\n{NAME} other {other}\n{NAME} another {other}  # twice\n")
     assert made.run("upstream", "fetch").returncode == 0
     for name in ("other", "another"):
-        assert made.run("stack", f"fetched:{NAME}@{name}").returncode == 2, "no product in it"
-    _one_line(made.run("stack", f"fetched:{NAME}@third"), "is not in the cache")
+        assert made.run("stack", "--upstream", f"fetched:{NAME}@{name}").returncode == 2, (
+            "no product in it"
+        )
+    _one_line(made.run("stack", "--upstream", f"fetched:{NAME}@third"), "is not in the cache")
 
 
 def test_an_unknown_commit_does_not_keep_the_others_away(made: Demo) -> None:

@@ -86,13 +86,24 @@ def check_options(values: Any) -> None:
                 raise InputError(spelled(one), f"{spelled(one)} needs {spelled(needed)}")
 
 
+def require(values: Any, *names: str) -> None:
+    """Refuse options that were not given; ``names`` are their fields.
+
+    Raises:
+        InputError: One is empty or ``None``.
+    """
+    for one in fields(values):
+        if one.name in names and getattr(values, one.name) in ("", None):
+            raise InputError(spelled(one), f"{spelled(one)} is missing; see --help")
+
+
 def check_value(name: str, value: Any, limits: OptionField) -> None:
-    """Check one value by the choices and limits of its field; ``None`` was not given.
+    """Check one value by the choices and limits of its field; ``None`` or ``""`` was not given.
 
     Raises:
         InputError: It is not among the choices, or not within the limits.
     """
-    if value is None:
+    if value is None or value == "":
         return
     if limits.choices:
         check_name(name, value, limits.choices)

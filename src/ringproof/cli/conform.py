@@ -13,38 +13,51 @@ from ringproof.budget import Machine
 from ringproof.cache import default_cache
 from ringproof.cli.options import ForceOption, JsonOption, OfflineOption
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import EngineOption
-from ringproof.errors import InputError
+from ringproof.cli.rehearse import CheckoutOption, EngineOption, StepsOption
+from ringproof.errors import InputError, shown
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.conform.record import ConformanceRecord
 
 TABLE_WIDTH = 160
-EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-tp2-sp"
+EXAMPLE = "Example: ringproof conform --upstream git:PATH@REF --case dynamic-cp-tp2-sp"
 
-MegatronOption = Annotated[
-    str, typer.Option(help="A checkout, git:PATH@REF or pip:megatron-core==VERSION.")
+CaseOption = Annotated[
+    list[str] | None,
+    typer.Option("--case", metavar="NAME", help="Run only this case. Can be given several times."),
 ]
-CaseOption = Annotated[list[str] | None, typer.Option("--case", help="Run only this case.")]
-GroupOption = Annotated[list[str] | None, typer.Option("--group", help="Run only this group.")]
-IterationsOption = Annotated[int, typer.Option(min=1, help="Training steps of each case.")]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group", metavar="NAME", help="Run only this group. Can be given several times."
+    ),
+]
 AgainstOption = Annotated[
-    str, typer.Option(help="Known upstream: exit 1 only where a case agreed there and not here.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Known upstream with which the cases are compared: exit with 1 only where a case "
+        "agreed there and does not agree here.",
+    ),
 ]
-KeepOption = Annotated[str, typer.Option(help="Folder for logs and reports (default: none kept).")]
-NameOption = Annotated[str, typer.Option(help="Name of this Megatron in the table and the JSON.")]
+OutOption = Annotated[
+    str, typer.Option("--out", metavar="DIR", help="Folder for logs. Without it, none are kept.")
+]
+NameOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Name of this Megatron in the table and the JSON.")
+]
 ListOption = Annotated[bool, typer.Option("--list", help="Print the cases and exit.")]
 
 
 def conform(
     *,
-    megatron: MegatronOption = "",
+    upstream: CheckoutOption = "",
     te: EngineOption = None,
     case: CaseOption = None,
     group: GroupOption = None,
-    iterations: IterationsOption = 5,
+    steps: StepsOption = 5,
     against: AgainstOption = "",
-    keep: KeepOption = "",
+    out: OutOption = "",
     name: NameOption = "",
     listed: ListOption = False,
     json_path: JsonOption = "",
@@ -64,8 +77,8 @@ def conform(
         for one in wanted:
             typer.echo(f"{one.id:30} {one.group:14} {one.ranks} ranks  {one.arguments}")
         return
-    if not megatron:
-        raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
+    if not upstream:
+        raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
     other = _known(against) if against else None
     from ringproof.rehearsal.rehearsing import estimate, made_folder
 
@@ -76,11 +89,11 @@ def conform(
     from ringproof.rehearsal.runs.upstreams import open_upstream
 
     cache = default_cache()
-    upstream = open_upstream(megatron, te, cache=cache, offline=offline)
+    opened = open_upstream(upstream, te, cache=cache, offline=offline)
     with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
-        kept = made_folder(Path(keep).absolute()) if keep else Path(folder)
+        kept = made_folder(Path(out).absolute()) if out else Path(folder)
         record = run_matrix(
-            upstream, wanted, kept, iterations=iterations, name=name,
+            opened, wanted, kept, iterations=steps, name=name,
             progress=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if json_path:
@@ -105,4 +118,4 @@ def _known(name: str) -> ConformanceRecord:
         if name in (one.name, one.short, *one.name.split()):
             return one
     names = "; ".join(one.short for one in shipped())
-    raise InputError("--against", name, "is not a known upstream", f"take one of: {names}")
+    raise InputError("--against", f"{shown(name)} is not a known upstream; use one of {names}")

@@ -187,10 +187,9 @@ def _stacks(
         return {line or to: stack_named(line or to, cards, option)}
     try:
         products = find_products(tuple(upstream or ()), cache=cache, offline=offline)
-    except InputError as error:
+    except InputError:
         if upstream:
-            field = "--upstream" if error.field == "PATH" else error.field
-            raise InputError(field, error.value, error.problem, error.remedy) from error
+            raise
         return known_stacks(cards)
     stack = stack_of(products, cards)
     return {stack.name: stack}

@@ -30,13 +30,21 @@ def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path
 
 
 def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
-    """Return the folder that was given, or that is here and has cards, or the installation's.
+    """Return the folder that was given, or `known_skills`."""
+    return value if given(ctx, param.name) else known_skills(None)
+
+
+def known_skills(chosen: Path | None) -> Path:
+    """Return the folder of skills that was given, or that is here and has cards, or is installed.
 
     A checkout of upstream may have a folder of skills whose cards, if any, are of another form.
     """
     from ringproof.cards import has_card  # 80 ms, which most commands need not pay
 
-    return value if has_card(value) or given(ctx, param.name) else shipped_skills() or value
+    here = Path("skills")
+    if chosen is not None:
+        return chosen
+    return here if has_card(here) else shipped_skills() or here
 
 
 def given(ctx: typer.Context, name: str | None) -> bool:

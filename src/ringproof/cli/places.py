@@ -20,7 +20,7 @@ FILES = (
 """Options of all commands that name a file to write."""
 GROWING = ("--log", "--rank-log")
 """Those of `FILES` that are written while the command runs; the others are written at its end."""
-FOLDERS = ("--save", "--out", "--record", "--keep")
+FOLDERS = ("--save", "--out", "--record")
 """Options of all commands that name a folder to write in; and ``--output`` where it is one."""
 STANDARD_OUTPUT = "-"
 

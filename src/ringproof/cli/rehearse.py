@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ringproof.launch.reading import Launch
 
 EXAMPLE = (
-    "Example: ringproof rehearse train.sh --megatron git:/src/Megatron-LM@dev --set NNODES=8 "
+    "Example: ringproof rehearse train.sh --upstream git:/src/Megatron-LM@dev --set NNODES=8 "
     "--html train.html"
 )
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
@@ -40,16 +40,23 @@ Words = Annotated[
         help="Launch script, model_config.yaml of a functional test, or a launch command.",
     ),
 ]
-MegatronOption = Annotated[
-    str, typer.Option(metavar="PATH|git:PATH@REF", help="Megatron-LM checkout to run.")
+CheckoutOption = Annotated[
+    str,
+    typer.Option(
+        "--upstream",
+        metavar="SPEC",
+        help="Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
+    ),
 ]
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        metavar="WHEEL|PATH|git:PATH@REF|pip:NAME==VERSION",
-        help="Transformer Engine to run; else the newest release on the package index.",
+        metavar="SPEC",
+        help="Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
+        "The default is the newest release on the package index.",
     ),
 ]
+StepsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of training steps.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the script."),
@@ -64,24 +71,25 @@ AgainstOption = Annotated[
 HtmlOption = Annotated[
     str, typer.Option(metavar="PATH", help="Write the result as one page; - is stdout.")
 ]
-KeepOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME.")
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for logs.  [default: build/rehearsal/NAME]"),
 ]
 
 
 def rehearse(
     words: Words = None,
     *,
-    megatron: MegatronOption,
+    upstream: CheckoutOption,
     te: EngineOption = None,
     sets: SetOption = None,
     against: AgainstOption = "",
     json_path: options.JsonOption = "",
     html: HtmlOption = "",
-    iterations: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 5,
+    steps: StepsOption = 5,
     dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
-    keep: KeepOption = None,
+    out: OutOption = None,
     timeout: Annotated[float, options.seconds("Longest time of a run in seconds.")] = 600,
     skills: options.KnowingFolderOption = Path("skills"),
     cache: options.CacheOption = None,
@@ -106,20 +114,20 @@ def rehearse(
 
     request = Request(
         launch=launch,
-        megatron=megatron,
+        megatron=upstream,
         engine=te,
         against=against,
-        folder=keep if keep is not None else Path("build/rehearsal") / _name(words or [], launch),
+        folder=out if out is not None else Path("build/rehearsal") / _name(words or [], launch),
         cache=options.cache_folder(cache),
         skills=skills if skills.is_dir() else None,
-        iterations=iterations,
+        iterations=steps,
         dtype=dtype,
         max_ranks=max_ranks,
         timeout=timeout,
         offline=offline,
         machine=None if force else Machine.here(),
     )
-    default = held_folder(request.folder, "--keep") if keep is None else contextlib.nullcontext()
+    default = held_folder(request.folder, "--out") if out is None else contextlib.nullcontext()
     with default, rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
     if html:

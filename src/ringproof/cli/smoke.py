@@ -5,84 +5,35 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli import options
+from ringproof.cli.options import cache_folder, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import rank_progress, require_packages
-from ringproof.errors import InputError
-from ringproof.holding import held_folder
+from ringproof.errors import InputError, shown
+from ringproof.options import check_options, option, require, seconds
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.protocol.program import Upstream
     from ringproof.rehearsal.smoke.commands import Job
     from ringproof.rehearsal.smoke.judging import SmokeVerdict
-    from ringproof.rehearsal.smoke.pair import Pair, PairSetting
+    from ringproof.rehearsal.smoke.pair import Pair
 
 CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
+ENDPOINT = re.compile(r"[\w.-]+:\d+")
 ENGINE = "transformer-engine"
-DEVICES = ("cuda", "cpu")
 
 app = typer.Typer(
     help="Run upstream's training program on a cluster, with a feature on and off.",
     no_args_is_help=True,
 )
-
-RepoOption = Annotated[
-    str, typer.Option(metavar="PATH|git:PATH@REF", help="Megatron-LM checkout to run.")
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHEEL|PATH|git:PATH@REF|pip:NAME==VERSION",
-        help="Transformer Engine for --device cpu; else the newest release on the package index. "
-        "On cuda the installed one runs.",
-    ),
-]
-DeviceOption = Annotated[
-    str, typer.Option(help="cuda, or cpu with stand-ins for GPUs and kernels.")
-]
-TimeoutOption = Annotated[float, options.seconds("Longest time of one program in seconds.")]
-OutOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder for logs. [default: build/smoke/FEATURE]")
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print both commands and start nothing.")
-]
-JudgeOption = Annotated[
-    bool, typer.Option("--judge", help="Judge the logs that are in --out and start nothing.")
-]
-RendezvousOption = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST:PORT", help="Rendezvous of several nodes (required with their --dry-run)."
-    ),
-]
-SlurmOption = Annotated[
-    str, typer.Option(metavar="FILE", help="Write a script for sbatch; - is stdout.")
-]
-KubernetesOption = Annotated[
-    str, typer.Option(metavar="FILE", help="Write a JobSet manifest for kubectl; - is stdout.")
-]
-ClaimOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME:PATH",
-        help="Persistent volume claim, and where pods have it (required with --kubernetes). "
-        "--repo and --out are then paths in the pods, too.",
-    ),
-]
-RecordOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Record the result below DIR/ENVIRONMENT.")
-]
 
 
 @app.callback()
@@ -90,35 +41,153 @@ def _root() -> None:
     pass
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmokeCommand:
+    """The options of ``ringproof smoke megatron``."""
+
+    upstream: str = option(
+        "", "Megatron-LM checkout to run: a folder or git:PATH@REF.", metavar="SPEC"
+    )
+    feature: str = option(
+        "", "Feature that is on in one program.", choices=("hcp", "dynamic-cp", "graphs")
+    )
+    ranks_per_node: int = option(8, "Number of ranks on each node.", least=1)
+    nodes: int = option(1, "Number of nodes.", least=1)
+    device: str = option(
+        "cuda", "Where it runs; cpu has stand-ins for GPUs and kernels.", choices=("cuda", "cpu")
+    )
+    te: str | None = option(
+        None,
+        "Transformer Engine for --device cpu: a wheel, a folder, git:PATH@REF or "
+        "pip:NAME==VERSION. The default is the newest release on the package index. On cuda the "
+        "installed one runs.",
+        metavar="SPEC",
+    )
+    steps: int = option(5, "Number of training steps.", least=1)
+    out: Path | None = option(
+        None, "Folder for logs.  [default: build/smoke/FEATURE]", metavar="DIR"
+    )
+    dry_run: bool = option(False, "Print both commands and start nothing.")
+    judge: bool = option(False, "Judge the logs that are in --out and start nothing.")
+    rendezvous: str = option(
+        "", "Rendezvous of several nodes (required with their --dry-run).", metavar="HOST:PORT"
+    )
+    slurm: str = option(
+        "", "Write a script for sbatch. - writes it to standard output.", metavar="PATH"
+    )
+    kubernetes: str = option(
+        "", "Write a JobSet manifest for kubectl. - writes it to standard output.", metavar="PATH"
+    )
+    minutes: int = option(30, "Time limit of a job in minutes.", least=1)
+    image: str = option("", "Container image (required with --kubernetes).", metavar="IMAGE")
+    claim: str = option(
+        "",
+        "Persistent volume claim, and where pods have it (required with --kubernetes). --upstream "
+        "and --out are then paths in the pods, too.",
+        metavar="NAME:PATH",
+    )
+    record: Path | None = option(None, "Record the result below DIR/ENVIRONMENT.", metavar="DIR")
+    json_path: str = option(
+        "",
+        "Write the result as JSON to this file. - writes it to standard output.",
+        "--json",
+        metavar="PATH",
+    )
+    timeout: float = seconds(900, "Longest time of one program in seconds.")
+    skills: Path | None = option(
+        None,
+        "The folder that holds the skills.  [default: skills, or those of the installation]",
+        metavar="DIR",
+    )
+    cache: Path | None = option(
+        None, "The folder for downloads.  [default: ~/.cache/ringproof]", metavar="DIR"
+    )
+    offline: bool = option(False, "Do not download anything.")
+    force: bool = option(False, "Start even if the machine seems too small for it.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        require(self, "upstream", "feature")
+        if self.kubernetes and not self.image:
+            raise InputError("--kubernetes", "--kubernetes needs --image, which has Megatron-LM's")
+        if self.kubernetes and CLAIM.fullmatch(self.claim) is None:
+            sentence = f"{shown(self.claim)} is not NAME:PATH; write it as training:/shared"
+            raise InputError("--claim", sentence)
+        if self.dry_run and self.nodes > 1 and ENDPOINT.fullmatch(self.rendezvous) is None:
+            sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
+            raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
+
+    @property
+    def only_printed(self) -> bool:
+        """Whether commands are written and nothing is started or judged."""
+        return bool(self.dry_run or self.slurm or self.kubernetes)
+
+    def pair(self) -> Pair:
+        """Return both programs.
+
+        Raises:
+            InputError: The checkout, the feature or the number of ranks cannot be used.
+        """
+        from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
+
+        folder = (self.out or Path("build/smoke") / self.feature).resolve()
+        cpu = self.device == "cpu"
+        setting = PairSetting(self.ranks_per_node, self.nodes, self._open(), cpu, folder)
+        return make_pair(self.feature, setting, skills=known_skills(self.skills), steps=self.steps)
+
+    def job(self) -> Job:
+        """Return what a scheduler's file says besides the commands."""
+        from ringproof.rehearsal.smoke.commands import Job
+
+        words: list[str] = []
+        for name in ("upstream", "te", "skills", "record"):
+            words += _absolute(f"--{name}", getattr(self, name))
+        for name in ("ranks_per_node", "nodes", "steps", "device"):
+            words += (f"--{name.replace('_', '-')}", str(getattr(self, name)))
+        claim = CLAIM.fullmatch(self.claim)
+        place = (claim[1], claim[2]) if self.kubernetes and claim else ("", "")
+        return Job(tuple(words), self.minutes, self.image, place)
+
+    def _open(self) -> Upstream:
+        """Open upstream's code; on CUDA the Transformer Engine that is installed."""
+        from ringproof.rehearsal.protocol.program import Upstream
+        from ringproof.rehearsal.runs.upstreams import open_megatron, open_upstream
+        from ringproof.rehearsal.smoke.pair import SCRIPT
+        from ringproof.stack.products import checked_out
+
+        source: dict[str, Any] = {"cache": cache_folder(self.cache), "offline": self.offline}
+        if self.device == "cpu":
+            require_packages("--device")
+            upstream = open_upstream(self.upstream, self.te, **source)
+        else:
+            root, name = open_megatron(self.upstream, **source)
+            version = ""
+            with suppress(importlib.metadata.PackageNotFoundError):
+                version = importlib.metadata.version(ENGINE)
+            upstream = Upstream(root, name, Path(), version, None)
+        if not (upstream.megatron / SCRIPT).is_file():
+            sentence = f"{shown(self.upstream)} has no {SCRIPT}; name a checkout, not a wheel"
+            raise InputError("--upstream", sentence)
+        commit = checked_out(upstream.megatron)
+        if commit is None:
+            return upstream
+        return replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
+
+
+def _absolute(option: str, place: object) -> tuple[str, ...]:
+    """Return an option that names a place: a path as an absolute one, any other spec as it is."""
+    if place is None:
+        return ()
+    path = Path(str(place))
+    is_path = isinstance(place, Path) or path.exists()
+    return (option, str(path.resolve()) if is_path else str(place))
+
+
 @app.command(
-    epilog="Example: ringproof smoke megatron --repo ../Megatron-LM --feature hcp --dry-run"
+    epilog="Example: ringproof smoke megatron --upstream ../Megatron-LM --feature hcp --dry-run"
 )
-def megatron(
-    *,
-    repo: RepoOption,
-    feature: Annotated[str, typer.Option(help="Feature: hcp, dynamic-cp or graphs.")],
-    nproc: Annotated[int, typer.Option(min=1, help="Number of ranks on each node.")] = 8,
-    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
-    device: DeviceOption = "cuda",
-    te: EngineOption = None,
-    steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 5,
-    out: OutOption = None,
-    dry_run: DryRunOption = False,
-    judge: JudgeOption = False,
-    rendezvous: RendezvousOption = "",
-    slurm: SlurmOption = "",
-    kubernetes: KubernetesOption = "",
-    minutes: Annotated[int, typer.Option(min=1, help="Time limit of a job in minutes.")] = 30,
-    image: Annotated[str, typer.Option(help="Container image (required with --kubernetes).")] = "",
-    claim: ClaimOption = "",
-    record: RecordOption = None,
-    json_path: options.JsonOption = "",
-    timeout: TimeoutOption = 900,
-    skills: options.KnowingFolderOption = Path("skills"),
-    cache: options.CacheOption = None,
-    offline: options.OfflineOption = False,
-    force: options.ForceOption = False,
-) -> None:
+@command_of(SmokeCommand)
+def megatron(options: SmokeCommand) -> None:
     """Train a few steps with upstream's pretrain_gpt.py, with a feature on and with it off.
 
     Both programs come from the launch in the feature's skill, made small, with mock data. torchrun
@@ -128,119 +197,42 @@ def megatron(
     Exit code 0: they do; 1: they do not; 2: bad input.
     """
     from ringproof.rehearsal.smoke import judging
-    from ringproof.rehearsal.smoke.commands import Job, lines
-    from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
+    from ringproof.rehearsal.smoke.commands import lines, render
 
-    upstream = _upstream(repo, te, device, options.cache_folder(cache), offline)
-    folder = (out or Path("build/smoke") / feature).resolve()
-    setting = PairSetting(nproc, nodes, upstream, device == "cpu", folder)
-    pair = make_pair(feature, setting, skills=skills, steps=steps)
-    if dry_run:
-        typer.echo("\n".join(lines(pair, _endpoint(nodes, rendezvous))))
-    if slurm or kubernetes:
-        places = {"--repo": repo, "--te": te, "--skills": skills, "--record": record}
-        again = (*_words(setting, device, steps), *_absolute(places))
-        job = Job(again, minutes, image, _claim(kubernetes, image, claim))
-        _write_jobs(pair, job, {"slurm": slurm, "kubernetes": kubernetes})
-    if dry_run or slurm or kubernetes:
-        return
-    limit = None if force else Machine.here()
-    with nullcontext() if out else held_folder(setting.folder, "--out"):
-        verdict = judging.judge(pair, () if judge else _run(pair, timeout, limit))
-    _report(verdict, json_path, record)
-
-
-def _words(setting: PairSetting, device: str, steps: int) -> tuple[str, ...]:
-    counts = ("--nproc", str(setting.nproc), "--nodes", str(setting.nodes), "--steps", str(steps))
-    return (*counts, "--device", device)
-
-
-def _absolute(places: Mapping[str, object]) -> Iterator[str]:
-    """Yield options that name places: a path as an absolute one, any other spec as it is."""
-    for option, place in places.items():
-        if place is not None:
-            path = Path(str(place))
-            is_path = isinstance(place, Path) or path.exists()
-            yield from (option, str(path.resolve()) if is_path else str(place))
-
-
-def _write_jobs(pair: Pair, job: Job, places: Mapping[str, str]) -> None:
-    """Write the files of those schedulers that have a place."""
-    from ringproof.rehearsal.smoke.commands import render
-
-    for kind, place in places.items():
+    pair = options.pair()
+    if options.dry_run:
+        typer.echo("\n".join(lines(pair, options.rendezvous if options.nodes > 1 else "")))
+    for kind, place in (("slurm", options.slurm), ("kubernetes", options.kubernetes)):
         if place:
-            write_text(render(kind, pair, job), place, field=f"--{kind}")
+            write_text(render(kind, pair, options.job()), place, field=f"--{kind}")
+    if not options.only_printed:
+        verdict = judging.judge(pair, () if options.judge else _run(pair, options))
+        _report(verdict, options)
 
 
-def _endpoint(nodes: int, rendezvous: str) -> str:
-    if nodes > 1 and re.fullmatch(r"[\w.-]+:\d+", rendezvous) is None:
-        problem = "several nodes need HOST:PORT"
-        raise InputError("--rendezvous", rendezvous or None, problem, "such as node-0:29500")
-    return rendezvous if nodes > 1 else ""
-
-
-def _claim(kubernetes: str, image: str, claim: str) -> tuple[str, str]:
-    """Return the name of a volume claim and its folder, which only Kubernetes needs."""
-    if not kubernetes:
-        return "", ""
-    if not image:
-        raise InputError("--image", None, "pods need one", "name an image that has Megatron-LM's")
-    match = CLAIM.fullmatch(claim)
-    if match is None:
-        remedy = "such as --claim training:/shared"
-        raise InputError("--claim", claim or None, "is not NAME:PATH", remedy)
-    return match[1], match[2]
-
-
-def _upstream(repo: str, te: str | None, device: str, cache: Path, offline: bool) -> Upstream:
-    """Open upstream's code; on CUDA the Transformer Engine that is installed."""
-    from ringproof.rehearsal.protocol.program import Upstream
-    from ringproof.rehearsal.runs.upstreams import open_megatron, open_upstream
-    from ringproof.rehearsal.smoke.pair import SCRIPT
-    from ringproof.stack.products import checked_out
-
-    if device not in DEVICES:
-        raise InputError("--device", device, "is not known", f"one of {', '.join(DEVICES)}")
-    if device == "cpu":
-        require_packages("--device")
-        upstream = open_upstream(repo, te, cache=cache, offline=offline, option="--repo")
-    else:
-        root, name = open_megatron(repo, cache=cache, offline=offline, option="--repo")
-        version = ""
-        with suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(ENGINE)
-        upstream = Upstream(root, name, Path(), version, None)
-    if not (upstream.megatron / SCRIPT).is_file():
-        raise InputError("--repo", repo, f"has no {SCRIPT}", "name a checkout; wheels have none")
-    commit = checked_out(upstream.megatron)
-    if commit is None:
-        return upstream
-    return replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
-
-
-def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]:
+def _run(pair: Pair, options: SmokeCommand) -> tuple[str, ...]:
     """Run both programs on this machine; return why one did not run through."""
     from ringproof.rehearsal.smoke import launcher
 
     if pair.setting.nodes > 1:
-        remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
-        raise InputError("--nodes", pair.setting.nodes, "only one node is started here", remedy)
+        sentence = "only one node is started here; use --slurm, --kubernetes or --dry-run"
+        raise InputError("--nodes", sentence)
     if not pair.setting.cpu:
         require_packages("--device", ("torch",))
         launcher.require_gpus(pair.setting.ranks)
-    elif machine is not None:
-        launcher.estimate(pair.setting.nproc).check(machine)
+    elif not options.force:
+        launcher.estimate(pair.setting.ranks_per_node).check(Machine.here())
     with rank_progress(Console(stderr=True)) as progress:
-        return tuple(launcher.run_pair(pair, timeout=timeout, progress=progress))
+        return tuple(launcher.run_pair(pair, timeout=options.timeout, progress=progress))
 
 
-def _report(verdict: SmokeVerdict, json_path: str, record: Path | None) -> None:
+def _report(verdict: SmokeVerdict, options: SmokeCommand) -> None:
     from ringproof.prove.environment import read_environment
     from ringproof.rehearsal.smoke import judging
 
     data: dict[str, Any] = {}
-    if json_path or record is not None:  # reading the environment takes a while
+    record = options.record
+    if options.json_path or record is not None:  # reading the environment takes a while
         machine = read_environment(Path.cwd())
         variables = {"SLURM_JOB_ID": "slurm", "JOB_COMPLETION_INDEX": "kubernetes"}
         under = next((kind for name, kind in variables.items() if name in os.environ), "")
@@ -249,4 +241,4 @@ def _report(verdict: SmokeVerdict, json_path: str, record: Path | None) -> None:
             (record / machine.name).mkdir(parents=True, exist_ok=True)
             place = record / machine.name / f"smoke-{verdict.pair.feature}.json"
             write_json(data, place, field="--record")
-    write_result(data, judging.lines(verdict), json_path, good=verdict.passed)
+    write_result(data, judging.lines(verdict), options.json_path, good=verdict.passed)

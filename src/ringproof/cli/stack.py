@@ -17,20 +17,22 @@ from ringproof.stack.assess import Assessment, assess
 from ringproof.stack.products import Product, find_products
 from ringproof.stack.report import stack_data, stack_lines
 
-EXAMPLE = "Example: ringproof stack ../Megatron-LM pip:transformer-engine==2.20.2"
+EXAMPLE = (
+    "Example: ringproof stack --upstream ../Megatron-LM --upstream pip:transformer-engine==2.20.2"
+)
 
 
 def stack(
-    paths: Annotated[
+    *,
+    upstream: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Checkouts, wheels, site-packages, or git:PATH@REF, fetched:OWNER/NAME@COMMIT, "
-            "pip:PACKAGE==VERSION, dir:PATH, installed:PACKAGE; without any, what is "
-            "installed in this environment.",
+        typer.Option(
+            metavar="SPEC",
+            help="A checkout, a wheel, a site-packages, git:PATH@REF, fetched:OWNER/NAME@COMMIT, "
+            "pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE. Can be given several times. "
+            "Without it, what is installed in this environment is examined.",
         ),
     ] = None,
-    *,
     folder: options.KnowingFolderOption = Path("skills"),
     cache: options.CacheOption = None,
     offline: options.OfflineOption = False,
@@ -44,7 +46,9 @@ def stack(
     A line is recognised by code. A statement holds if it is proven on that line and the code that
     its anchors name is the same. Exit code 1: a line is not known, or a statement is broken.
     """
-    products = find_products(tuple(paths or ()), cache=options.cache_folder(cache), offline=offline)
+    products = find_products(
+        tuple(upstream or ()), cache=options.cache_folder(cache), offline=offline
+    )
     cards = find_cards(folder)
     found = [(name, product, _assessed(product, folder, cards)) for name, product in products]
     data = stack_data(found)

@@ -87,7 +87,7 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     other, option = _split_against(request)
     changed = None if option is None else _with_option(request.launch, *option)
     progress("open", "Megatron-LM and Transformer Engine")
-    upstream = _opened(request, request.megatron, "--megatron")
+    upstream = _opened(request, request.megatron, "--upstream")
     name = "launch" if other is None else request.megatron
     attempts = [_Attempt(name, request.launch, upstream, request.folder / "launch")]
     folder = request.folder / "against"
@@ -341,5 +341,5 @@ def made_folder(folder: Path) -> Path:
     except OSError as error:
         why = error.strerror or error
         sentence = f"{shown(folder)} cannot be written ({why}); name a writable folder"
-        raise InputError("--keep", sentence) from error
+        raise InputError("--out", sentence) from error
     return folder

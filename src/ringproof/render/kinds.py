@@ -230,7 +230,7 @@ _LINES = _Listing(
 def _dated_lines(request: BlockRequest) -> tuple[str, ...]:
     """Return the lines of upstream as a table, with the day on which they were looked at."""
     day = request.card.validated_on.isoformat()
-    note = f"Looked at on {day}. To check a checkout: `ringproof stack PATH`."
+    note = f"Looked at on {day}. To check a checkout: `ringproof stack --upstream SPEC`."
     return *_LINES(request), "", note
 
 

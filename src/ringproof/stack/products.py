@@ -112,9 +112,9 @@ def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
         try:
             return WheelTree(path, path.name, "not computed")
         except UpstreamError as error:
-            raise InputError("PATH", name, str(error), "download it again") from error
+            raise InputError("--upstream", name, str(error), "download it again") from error
     problem = "is no folder, wheel or spec"
-    raise InputError("PATH", name, problem, f"name a checkout, a .whl file, or {FORMS}")
+    raise InputError("--upstream", name, problem, f"name a checkout, a .whl file, or {FORMS}")
 
 
 def _products(name: str, tree: UpstreamTree) -> list[Product]:
@@ -125,7 +125,9 @@ def _products(name: str, tree: UpstreamTree) -> list[Product]:
     ]
     if not found:
         problem = "holds none of " + ", ".join(_TRAITS)
-        raise InputError("PATH", name, problem, "name the root of a checkout or a site-packages")
+        raise InputError(
+            "--upstream", name, problem, "name the root of a checkout or a site-packages"
+        )
     return found
 
 
@@ -141,7 +143,7 @@ def _installed() -> Iterator[tuple[str, Product]]:
     packages = [name for name in known if any(importlib.metadata.distributions(name=name))]
     if not packages:
         problem = f"none of {', '.join(known)} is installed in this environment"
-        raise InputError("PATH", None, problem, "name a checkout or a wheel")
+        raise InputError("--upstream", None, problem, "name a checkout or a wheel")
     for package in packages:
         for product in _products(package, InstalledTree(package)):
             yield f"installed:{package}", product

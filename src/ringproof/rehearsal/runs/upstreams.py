@@ -60,7 +60,7 @@ def open_upstream(
     *,
     cache: Path,
     offline: bool = False,
-    option: str = "--megatron",
+    option: str = "--upstream",
 ) -> Upstream:
     """Return folders of Megatron and Transformer Engine that ranks can import.
 
@@ -83,7 +83,7 @@ def open_upstream(
 
 
 def open_megatron(
-    spec: str, *, cache: Path, offline: bool = False, option: str = "--megatron"
+    spec: str, *, cache: Path, offline: bool = False, option: str = "--upstream"
 ) -> tuple[Path, str]:
     """Return the folder of a Megatron and a name for people; see `open_upstream`."""
     return _opened(_MEGATRON, spec, option, cache, offline)

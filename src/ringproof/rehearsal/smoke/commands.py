@@ -44,7 +44,7 @@ def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str,
         words += ["--rdzv-endpoint", endpoint, "--rdzv-id", f"{pair.feature}-{program.name}"]
     else:
         words += ["--standalone", "--nnodes", "1"]
-    words += ["--nproc-per-node", str(pair.setting.nproc), "--max-restarts", "0"]
+    words += ["--nproc-per-node", str(pair.setting.ranks_per_node), "--max-restarts", "0"]
     words += ["--log-dir", str(pair.folder(program)), "--redirects", "3"]
     if not setting.cpu:
         return (*words, str(upstream.megatron / SCRIPT), *program.arguments)

@@ -168,7 +168,7 @@ def record(verdict: SmokeVerdict, machine: Environment, scheduler: str) -> dict[
             "commit": machine.commit,
         },
         "nodes": pair.setting.nodes,
-        "ranks_per_node": pair.setting.nproc,
+        "ranks_per_node": pair.setting.ranks_per_node,
         "dtype": setting.dtype,
         "passed": verdict.passed,
         "problems": verdict.problems,

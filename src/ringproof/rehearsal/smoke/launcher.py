@@ -43,7 +43,7 @@ def require_gpus(ranks: int) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < ranks:
         raise InputError(
-            "--nproc", f"{ranks} ranks need as many GPUs, and {count} are here; {remedy}"
+            "--ranks-per-node", f"{ranks} ranks need as many GPUs, and {count} are here; {remedy}"
         )
     if importlib.util.find_spec("transformer_engine") is None:
         sentence = f"cuda needs Transformer Engine, which is not installed; {remedy}"
@@ -52,8 +52,8 @@ def require_gpus(ranks: int) -> None:
 
 def estimate(ranks: int) -> Estimate:
     """Estimate what the ranks need that run with stand-ins on this machine."""
-    held = EstimatePart("--nproc", ranks, ranks * _HELD_BYTES)
-    return Estimate(ranks, (held,), "--nproc", ranks)
+    held = EstimatePart("--ranks-per-node", ranks, ranks * _HELD_BYTES)
+    return Estimate(ranks, (held,), "--ranks-per-node", ranks)
 
 
 def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:

@@ -86,14 +86,14 @@ class PairSetting:
     """Where both programs run.
 
     Attributes:
-        nproc: Ranks on each node.
+        ranks_per_node: Ranks on each node.
         upstream: Folders of upstream code; the engine's is empty where the installed one runs.
         cpu: Whether stand-ins take the place of GPUs, NCCL and compiled kernels.
         folder: Folder of logs, which every node sees.
         python: Interpreter of the ranks.
     """
 
-    nproc: int
+    ranks_per_node: int
     nodes: int
     upstream: Upstream
     cpu: bool
@@ -103,7 +103,7 @@ class PairSetting:
     @property
     def ranks(self) -> int:
         """World size."""
-        return self.nproc * self.nodes
+        return self.ranks_per_node * self.nodes
 
     @property
     def dtype(self) -> str:
@@ -145,7 +145,7 @@ def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -
     if option not in options:
         found = FEATURES[feature].found
         sentence = f"the checkout has no option {option}; name a checkout of {found}"
-        raise InputError("--repo", sentence)
+        raise InputError("--upstream", sentence)
     launch, marker = _launch(FEATURES[feature], skills)
     launch = dataclasses.replace(launch, nodes=1, ranks_per_node=setting.ranks)
     small = _shrunk(_sized(feature, launch, setting), options, setting, steps)
@@ -163,10 +163,10 @@ def _check_size(setting: PairSetting) -> None:
     ranks = setting.ranks
     if ranks & (ranks - 1) or not FEWEST_RANKS <= ranks <= MOST_RANKS:
         sentence = (
-            f"{setting.nproc} ranks on {setting.nodes} nodes are {ranks}; give a power of two from "
-            f"{FEWEST_RANKS} to {MOST_RANKS}, such as --nproc 8 --nodes 1"
+            f"{setting.ranks_per_node} ranks on {setting.nodes} nodes are {ranks}; give a power "
+            f"of two from {FEWEST_RANKS} to {MOST_RANKS}, such as --ranks-per-node 8 --nodes 1"
         )
-        raise InputError("--nproc", sentence)
+        raise InputError("--ranks-per-node", sentence)
 
 
 def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
@@ -186,7 +186,7 @@ def _sized(feature: str, launch: Launch, setting: PairSetting) -> Launch:
     flags = Flags(launch.arguments)
     longest = flags.integer("--seq-length", 0)
     if feature == "hcp":
-        inner = setting.nproc if setting.nodes > 1 else 2
+        inner = setting.ranks_per_node if setting.nodes > 1 else 2
         flags = flags.with_(CONTEXT, str(setting.ranks))
         flags = flags.with_(LEVELS, str(inner), str(setting.ranks // inner))
     elif feature == "dynamic-cp":
