@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from checks.skills.shared import REPOSITORY
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.doctor.lines import Stack, load_cards, stack_named
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.program import Upstream

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from checks.findings.sarif_structure import sarif_problems
 from checks.house.features import ALL_RULES
+from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.formats import (
     as_github,
     as_sarif,
@@ -21,7 +22,6 @@ from ringproof.findings.formats import (
     line_fingerprints,
     print_report,
 )
-from ringproof.findings.model import Finding, Report, Rule
 
 RULES = (
     Rule("RA101", "missing-symbol", "error", "No symbol.", "Look."),

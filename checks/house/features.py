@@ -15,7 +15,7 @@ import typer
 from ringproof.anchors import check as anchors
 from ringproof.anchors import drift, fences
 from ringproof.cli.main import app
-from ringproof.findings.model import Rule
+from ringproof.findings.finding import Rule
 from ringproof.lint.rules import RULES
 
 ALL_RULES: tuple[Rule, ...] = (*RULES, *anchors.RULES, *fences.RULES, *drift.RULES)

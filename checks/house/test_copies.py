@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from ringproof.cards import Card, ProofKind, find_cards, load_card
-from ringproof.cards.model import RepositoryUpstream
+from ringproof.cards.card import RepositoryUpstream
 from ringproof.cards.statements import statements
 from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.prove.touches import Evidence

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.cards import Proof, ProofKind, Statement, StatementKind
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.prove.grounds import Grounds
 from ringproof.prove.judging import judge
 from ringproof.prove.results import Ground, ProofState, Result, Verdict

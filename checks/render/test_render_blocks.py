@@ -7,7 +7,7 @@ import pytest
 from checks.render.miniature_skill import CARD, block, changed, lock_of
 from checks.render.test_render_documents import FILE, rendered
 from checks.running import one_line
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.errors import InputError
 from ringproof.render.blocks import find_blocks
 from ringproof.render.render import render_document

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from checks.render.miniature_skill import ALL_BLOCKS, CARD, block, changed, lock_of, write_skill
 from ringproof.cards import find_cards
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.errors import InputError
 from ringproof.render import escaping
 from ringproof.render.blocks import find_blocks

@@ -7,7 +7,7 @@ import pytest
 from checks.render.miniature_skill import CARD, MAIN, RELEASED, block, changed, lock_of
 from checks.render.test_render_documents import FILE, rendered
 from ringproof.anchors.lock import Lock
-from ringproof.cards.model import Card, PackageUpstream, RepositoryUpstream
+from ringproof.cards.card import Card, PackageUpstream, RepositoryUpstream
 from ringproof.render.kinds import short_symbol
 from ringproof.render.render import render_document
 from ringproof.render.versions import label

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from ringproof.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
 from ringproof.cards import Anchor, Card, ProofKind, find_cards, load_card, statements
-from ringproof.cards.model import GpuNeed
+from ringproof.cards.card import GpuNeed
 from ringproof.cards.proof import parse_proof
 from ringproof.cards.schema import SCHEMA_FILE
 from ringproof.cli.main import app

@@ -10,9 +10,9 @@ from typing import Any
 
 from ringproof.anchors.lock import LOCK_FILE, REMEDY, Lock, leftovers, stale_upstreams
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
+from ringproof.cards.card import Anchor, Card
 from ringproof.cards.loading import LocatedCard
-from ringproof.cards.model import Anchor, Card
-from ringproof.findings.model import Finding, Report, Rule
+from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
 from ringproof.garbage import no_collection
 from ringproof.upstream.sources import UpstreamChoice

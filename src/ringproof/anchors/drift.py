@@ -12,11 +12,11 @@ from typing import Any
 from ringproof.anchors.changes import changes, likeness
 from ringproof.anchors.resolve import AnchorResolver, Place
 from ringproof.anchors.symbols import Definition, SymbolError, UnparsableError
+from ringproof.cards.card import Anchor, Card
 from ringproof.cards.loading import LocatedCard
-from ringproof.cards.model import Anchor, Card
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import statements
-from ringproof.findings.model import Finding, Report, Rule
+from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
 from ringproof.upstream.tree import UpstreamError, UpstreamTree
 

@@ -34,7 +34,7 @@ from ringproof.anchors.sources import (
 )
 from ringproof.errors import InputError
 from ringproof.files import read_input, walk_files, write_atomically
-from ringproof.findings.model import Finding, Report, Rule
+from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
 from ringproof.upstream.tree import FolderTree, UpstreamTree
 

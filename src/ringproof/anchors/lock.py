@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringproof.anchors.resolve import AnchorResolver, Resolution
-from ringproof.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
+from ringproof.cards.card import Anchor, Card, PackageUpstream, RepositoryUpstream
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.upstream.fetching import find_commit

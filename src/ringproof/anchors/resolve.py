@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.anchors.symbols import Definition, Module, SymbolError, UnparsableError, folded
-from ringproof.cards.model import Anchor, Probe
+from ringproof.cards.card import Anchor, Probe
 from ringproof.upstream.tree import UpstreamError, UpstreamTree
 
 PYTHON = (".py", ".pyi")

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from ringproof.errors import InputError
 from ringproof.files import read_bounded
 from ringproof.cards.document import Location, YamlDocument, read_document
-from ringproof.cards.model import Card, CardModel
+from ringproof.cards.card import Card, CardModel
 from ringproof.cards.statements import CardProblem, cross_check
 
 CARD_FILE = "card.yaml"
@@ -171,7 +171,7 @@ def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
     """Return an error of pydantic in our words."""
     kind, text, value = detail["type"], detail["msg"], detail["input"]
     problem = text[:1].lower() + text[1:]
-    remedy = _REMEDIES.get(kind, "see the schema in ringproof.cards.model")
+    remedy = _REMEDIES.get(kind, "see the schema in ringproof.cards.card")
     if kind == "card":
         remedy = detail["ctx"]["remedy"]
     elif kind == "missing":

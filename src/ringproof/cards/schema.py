@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 
 SCHEMA_FILE = "card.schema.json"
 """File in this folder with the text of `schema_text`."""

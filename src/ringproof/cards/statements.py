@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.cards.document import Location
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.cards.proof import Proof, ProofKind, parse_proof
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.cli import options
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import SetOption, assignment, rank_progress, require_packages

@@ -14,8 +14,8 @@ from rich.console import Console
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import read_bounded
+from ringproof.findings.finding import Report
 from ringproof.findings.formats import as_github, as_sarif, line_fingerprints, print_report
-from ringproof.findings.model import Report
 
 MAX_BYTES = 5_000_000
 

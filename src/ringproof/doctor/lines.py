@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards import find_cards, load_card
-from ringproof.cards.model import Card, UpstreamLine
+from ringproof.cards.card import Card, UpstreamLine
 from ringproof.errors import InputError
 from ringproof.launch.options import options_of
 from ringproof.stack.products import MEGATRON, Product

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringproof import __version__
-from ringproof.findings.model import Finding, Report, Rule
+from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import showable
 
 

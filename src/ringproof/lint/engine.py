@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ringproof.findings.finding import Finding, Report
 from ringproof.findings.formats import finding_data
-from ringproof.findings.model import Finding, Report
 from ringproof.lint.fenced import check_commands, check_data, check_shell
 from ringproof.lint.references import check_references, check_unreferenced
 from ringproof.lint.rules import RULES

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.cards.document import syntax_error
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.skill import Skill
 from ringproof.lint.source import DocumentPiece

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.skill import Skill, out_of
 from ringproof.lint.source import SourceFile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringproof.findings.model import Rule
+from ringproof.findings.finding import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule("RP001", "silence-without-reason", "error", "A silencing comment gives no reason."),

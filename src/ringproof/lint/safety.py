@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.skill import Skill
 from ringproof.lint.source import SourceFile

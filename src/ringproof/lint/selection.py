@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ringproof.errors import InputError
 from ringproof.files import read_input
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.rules import IDS
 from ringproof.lint.source import DocumentPiece, SourceFile

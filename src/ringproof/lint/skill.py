@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ringproof.cards.document import YamlProblem, parse_yaml
 from ringproof.errors import InputError
 from ringproof.files import looks_binary, walk_folders
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.source import FRONTMATTER, DocumentPiece, SourceFile, parsed
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from markdown_it.token import Token
 
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.markdown import LINE_END, parse, without_frontmatter
 
 FRONTMATTER = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ringproof.cards.document import read_document
 from ringproof.cards.loading import find_card, load_card, refuse_link_outside
 from ringproof.errors import InputError, printable
-from ringproof.findings.model import Finding
+from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.skill import MAIN, Skill, shown_path
 

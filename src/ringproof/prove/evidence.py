@@ -31,7 +31,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ringproof import __version__
-from ringproof.cards.model import Card
+from ringproof.cards.card import Card
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement, StatementKind
 from ringproof.errors import InputError

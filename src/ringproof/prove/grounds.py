@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringproof.anchors.resolve import AnchorResolver
-from ringproof.cards.model import Card, PackageUpstream
+from ringproof.cards.card import Card, PackageUpstream
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement
 from ringproof.prove.results import Ground, Result

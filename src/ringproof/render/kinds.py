@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.anchors.lock import Lock, permalink
-from ringproof.cards.model import (
+from ringproof.cards.card import (
     Anchor,
     Card,
     Claim,

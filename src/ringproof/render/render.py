@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.anchors.lock import LOCK_FILE, Lock, read_lock
+from ringproof.cards.card import Card
 from ringproof.cards.document import decoded
 from ringproof.cards.loading import load_card
-from ringproof.cards.model import Card
 from ringproof.errors import InputError
 from ringproof.files import read_input, walk_files
 from ringproof.markdown import LINE_END

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ringproof.anchors.lock import Lock, LockedPlace, LockedUpstream, concerns, permalink
-from ringproof.cards.model import (
+from ringproof.cards.card import (
     Anchor,
     Card,
     PackageUpstream,

@@ -10,7 +10,7 @@ from enum import Enum
 
 from ringproof.anchors.lock import Lock
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.cards.model import Card, UpstreamLine
+from ringproof.cards.card import Card, UpstreamLine
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement, statements
 from ringproof.stack.products import Product

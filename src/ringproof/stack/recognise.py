@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus
-from ringproof.cards.model import Card, Probe, UpstreamLine
+from ringproof.cards.card import Card, Probe, UpstreamLine
 
 _GONE = (
     AnchorStatus.MISSING_FILE,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from ringproof.cards.model import Card, PackageUpstream, RepositoryUpstream
+from ringproof.cards.card import Card, PackageUpstream, RepositoryUpstream
 from ringproof.errors import InputError
 from ringproof.upstream.fetching import FETCHED, fetched_spec, find_commit
 from ringproof.upstream.git import GitTree, SubmoduleSources

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from ringproof.cards.model import Card, PackageUpstream
+from ringproof.cards.card import Card, PackageUpstream
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.progress import progress
