@@ -104,8 +104,8 @@ REFUSED = [
     (("check", "--upstream", "lm"), "is not NAME=SPEC"),
     (("check", "nobody"), "no such skill"),
     (("lock",), "needs a checkout of some/where"),
-    (("lock", "--upstream", "some/where=dir:{git}"), "a folder is not a version"),
-    (("drift", "--from", "dir:{git}", "--to", "git:{git}@main"), "none of the cards' anchors"),
+    (("lock", "--upstream", "some/where=dir:{git}"), "is a folder, which is not a version"),
+    (("drift", "--from", "dir:{git}", "--to", "git:{git}@main"), "has none of the cards' anchors"),
 ]
 
 

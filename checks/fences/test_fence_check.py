@@ -231,7 +231,7 @@ def test_a_document_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None
     root = repository(tmp_path, MOVED)
     documents = check_documents(root, {})
     (root / SKILL).write_text("mine\n")
-    with pytest.raises(InputError, match="changed meanwhile"):
+    with pytest.raises(InputError, match="changed while"):
         mend(documents)
     assert (root / SKILL).read_text() == "mine\n"
 

@@ -66,7 +66,7 @@ MARKED = "Set it:\n\n```python\nx = Config(size=2)\n```\nThen run.\n"
         ("if a:\n    go()", 6, 7, GOING, ("moved", 5, 6)),  # or the nearest
         ("x = 11", 2_500, 2_500, "x = 11\n" * 5_000, "exact"),
         (SIZE.replace("size < 1", "size < 2"), 9, 10, CODE, ("changed", 9, 10)),
-        (f"{SIZE}\nif strict and config.nickname:\n    give_up()", 1, 4, CODE, ("changed", 9, 11)),
+        (f"{SIZE}\nif strict and config.nickname:\n    give_up()", 1, 4, CODE, ("changed", 8, 11)),
         ("wholly_other(thing)\nand_another(one)", 9, 10, CODE, ("missing", None, None)),
         (f"{SIZE}\n{MANY}", 1, 10, CODE, "missing"),
         ("if config.size < 2:", 90, 91, CODE, "missing"),

@@ -252,4 +252,4 @@ def test_drift_follows_submodules(scene: Scene) -> None:
     assert scene.run("drift", *ends, *given).exit_code == 0
     assert scene.run("drift", *ends, *given, "--only", "own").exit_code == 0
     wrong = scene.refused("drift", *ends, "--upstream", f"lib=git:{library}")
-    assert "is no repository of a submodule" in wrong
+    assert "is not the repository of a submodule" in wrong

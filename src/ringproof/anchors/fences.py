@@ -32,7 +32,7 @@ from ringproof.anchors.sources import (
     SourceLines,
     SourceRefused,
 )
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input, walk_files, write_atomically
 from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import LONGEST, relative_path, showable
@@ -95,7 +95,8 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
         path = path.resolve()
         path.exists()  # raises for a name that is too long
     except (OSError, RuntimeError) as error:
-        raise InputError(_FIELD, path, "cannot be resolved", "name skills or a file") from error
+        problem = "cannot be resolved; name a folder of skills or a Markdown file"
+        raise InputError(_FIELD, f"{shown(path)} {problem}") from error
     root = repository_root(path)
     places = SourceFiles(FolderTree(root), roots)
     documents = []
@@ -130,7 +131,8 @@ def _skill_documents(path: Path, root: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(_FIELD, path, "there is no such file or folder", "name skills or a file")
+        problem = "does not exist; name a folder of skills or a Markdown file"
+        raise InputError(_FIELD, f"{shown(path)} {problem}")
     found = walk_files(path, NOT_ENTERED.__contains__)
     files = [file for file in found if file.suffix.lower() in MARKDOWN_SUFFIXES]
     skills = {file.parent for file in files if file.name == "SKILL.md"}
@@ -138,7 +140,8 @@ def _skill_documents(path: Path, root: Path) -> list[Path]:
     if not any((folder / "SKILL.md").is_file() for folder in above):
         files = [file for file in files if not skills.isdisjoint(file.parents)]
     if not files:
-        raise InputError(_FIELD, path, "holds no skill (no SKILL.md)", "name a folder of skills")
+        problem = "holds no skill, which is a folder with a SKILL.md; name a folder of skills"
+        raise InputError(_FIELD, f"{shown(path)} {problem}")
     return files
 
 
@@ -196,7 +199,8 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
         if text == document.text:
             continue
         if _read(path) != document.text.encode():
-            raise InputError("--fix", path, "the file changed meanwhile", "run it again")
+            problem = "changed while its mentions were checked; run the command again"
+            raise InputError("--fix", f"{shown(path)} {problem}")
         mode = path.stat().st_mode & 0o7777
         write_atomically(path, text.encode(), field="--fix", mode=mode)
         count += 1

@@ -17,8 +17,9 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringproof.anchors.resolve import AnchorResolver, Resolution
+from ringproof.anchors.symbols import folded
 from ringproof.cards.card import Anchor, Card, PackageUpstream, RepositoryUpstream
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.upstream.fetching import find_commit
 from ringproof.upstream.git import Submodule
@@ -111,7 +112,7 @@ def read_lock(path: Path) -> Lock | None:
     """
     remedy = "write it again with `ringproof anchors lock`"
     if path.is_symlink():
-        raise InputError(str(path), None, "is a symbolic link", "keep the lock beside its card")
+        raise InputError(str(path), "is a symbolic link; keep the lock itself beside its card")
     if not path.is_file():
         return None
     raw = read_input(path, MAX_BYTES, remedy=remedy)
@@ -120,8 +121,8 @@ def read_lock(path: Path) -> Lock | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        problem = f"is not a lock file: {where} {first['msg']}".replace("  ", " ")
-        raise InputError(str(path), None, " ".join(problem.split())[:200], remedy) from None
+        problem = folded(f"is not a lock file: {where} {first['msg']}")[:200]
+        raise InputError(str(path), f"{problem}; {remedy}") from None
 
 
 def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolution, ...]]:
@@ -190,8 +191,8 @@ def _resolved(
         return LockedUpstream(repo=upstream.repo, ref=ref, commit=commit, submodules=modules)
     kind, _, release = tree.origin.partition(":")
     if kind == "dir":
-        problem = "a folder is not a version that others can get"
-        raise InputError("--upstream", name, problem, "lock against git: or pip:")
+        problem = "is a folder, which is not a version that others can get; give git: or pip:"
+        raise InputError("--upstream", f"{shown(name)} {problem}")
     package, _, version = release.partition("#")[0].partition("==")
     return LockedUpstream(
         repo=upstream.repo,

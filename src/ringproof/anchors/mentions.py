@@ -118,7 +118,7 @@ def decoded_document(data: bytes, file: str) -> str:
         InputError: It is too large, binary or not UTF-8.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise _refusal(file, f"{len(data):,} bytes are too large for a skill's document")
+        raise _refusal(file, f"is too large for a document of a skill ({len(data):,} bytes)")
     if b"\0" in data:
         raise _refusal(file, "is a binary file")
     try:
@@ -151,7 +151,7 @@ def find_mentions(text: str, file: str) -> tuple[Mention, ...]:
 
 
 def _refusal(file: str, problem: str) -> InputError:
-    return InputError(file, None, problem, "leave it out of PATH")
+    return InputError(file, f"{problem}; leave it out of PATH")
 
 
 def _mentions(tokens: Sequence[Token], text: str, starts: Sequence[int]) -> Iterator[Mention]:

@@ -141,7 +141,7 @@ def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int)
         return Placement("exact")
     for quote in both:
         if places := _places(quote, source, named, len(texts)):
-            first, last = min(places, key=lambda place: _rank(place, named))
+            _, first, last = min(places)
             return Placement("moved", first, last, why=f"moved to {first}-{last}")
     if max(start, end) > source.total:
         return Placement("missing", why=f"past the end ({source.total} lines)")
@@ -172,8 +172,13 @@ def _is_exact(quote: _Quote, source: SourceLines, named: _Range) -> bool:
     return at >= 0 and quote.fits(text, at, end)
 
 
-def _places(quote: _Quote, source: SourceLines, named: _Range, lines: int) -> list[tuple[int, int]]:
-    """Return the first and last lines of the places that have a quote of some lines."""
+_Rank = tuple[bool, int, int]
+
+
+def _places(
+    quote: _Quote, source: SourceLines, named: _Range, lines: int
+) -> list[tuple[_Rank, int, int]]:
+    """Return the places of a quote of some lines: their rank, lowest first, and their lines."""
     text, offsets = source.text, source.offsets
     if not all(piece in text for piece in quote.pieces):
         return []
@@ -196,13 +201,9 @@ def _places(quote: _Quote, source: SourceLines, named: _Range, lines: int) -> li
             last = max(last, wished)
         elif wished in source.numbers[first:behind] and quote.fits(text, at, same):
             last = wished
-        found.append((start, last))
+        rank = (last - start + 1 != named.length, last - start, abs(start - named.start))
+        found.append((rank, start, last))
     return found
-
-
-def _rank(place: tuple[int, int], named: _Range) -> tuple[bool, int, int]:
-    start, end = place
-    return end - start + 1 != named.length, end - start, abs(start - named.start)
 
 
 def place_name(name: str, source: SourceLines) -> Placement:
@@ -266,8 +267,7 @@ def _most_like(
         width: Number of lines in a range.
 
     Returns:
-        The lines, without those at the ends that add nothing; ``None`` if less than
-        ``SIMILARITY`` of the quote is in any range.
+        The lines; ``None`` if less than ``SIMILARITY`` of the quote is in any range.
     """
     code = [line for line in quote if not _COMMENT.match(line)] or quote
     wanted = frozenset(key for line in code for key in (line, *_NAME.findall(line)))
@@ -284,17 +284,5 @@ def _most_like(
         best = max(best, (score, -abs(first - here), first))
     if best[0] < SIMILARITY * sum(weights.values()):
         return None
-    first, behind = _trimmed(keys, best[2], min(best[2] + width, len(keys)))
-    return source.numbers[first], source.numbers[behind - 1]
-
-
-def _trimmed(keys: Sequence[frozenset[str]], first: int, behind: int) -> tuple[int, int]:
-    """Leave out the lines at the ends of a range that add nothing to its other lines."""
-    inside = Counter(key for found in keys[first:behind] for key in found)
-    while first < behind - 1 and all(inside[key] > 1 for key in keys[behind - 1]):
-        behind -= 1
-        inside.subtract(keys[behind])
-    while first < behind - 1 and all(inside[key] > 1 for key in keys[first]):
-        inside.subtract(keys[first])
-        first += 1
-    return first, behind
+    first = best[2]
+    return source.numbers[first], source.numbers[min(first + width, len(keys)) - 1]

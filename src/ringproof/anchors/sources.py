@@ -195,5 +195,4 @@ class SourceFiles:
                 continue
             if next(iter(self._roots[CHECKOUT].paths(f"{module}/")), None) is None:
                 problem = f"{module} is a submodule that is empty here"
-                remedy = f"add --upstream {module}=git:PATH@REF"
-                raise InputError("--upstream", None, problem, remedy)
+                raise InputError("--upstream", f"{problem}; add --upstream {module}=git:PATH@REF")

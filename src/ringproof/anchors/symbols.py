@@ -188,7 +188,7 @@ def _chosen(members: _Members, part: str, place: str) -> Definition:
     if number and int(number) > len(several):
         raise SymbolError(f"`{name}` is defined on lines {lines} of {place} only")
     if not number and len(several) > 1:
-        message = f"`{name}` is defined on lines {lines} of {place}: say `{name}#1` or later"
+        message = f"`{name}` is defined on lines {lines} of {place}: write `{name}#1` for the first"
         raise SymbolError(message, ambiguous=True)
     return several[int(number or 1) - 1]
 

@@ -17,7 +17,7 @@ from ringproof.cards import find_cards
 from ringproof.cards.loading import LocatedCard, locate_card
 from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import write_atomically
 from ringproof.findings.printable import LONGEST, showable
 from ringproof.upstream.git import MissingSubmodule, SubmoduleSources, refuse_unused
@@ -33,6 +33,7 @@ app = typer.Typer(
     help="Find and check the places in upstream's code that cards point to.", no_args_is_help=True
 )
 
+_FETCH = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
 _Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List the anchors without a finding, too.")
 ]
@@ -65,9 +66,8 @@ def check(
     locks = {skill: lock for skill, lock in read.items() if lock is not None}
     checked = check_cards({skill: item.card for skill, item in cards.items()}, locks, choice)
     if checked and not any(item.was_looked_up for item in checked):
-        remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
         problem = f"none can be opened: {checked[0].resolution.detail}"
-        raise InputError("upstreams", None, problem, remedy)
+        raise InputError("upstreams", f"{problem}; {_FETCH}")
     report = check_report(checked, cards, locks)
     lines = tuple(item.line() for item in checked) if verbose else ()
     anchors = [item.data() for item in checked]
@@ -103,8 +103,7 @@ def lock(
         except MissingSubmodule:
             raise  # it says what to give
         except (UpstreamUnavailable, UpstreamError) as error:
-            remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
-            raise InputError(f"{skill}: upstreams", None, str(error), remedy) from error
+            raise InputError(f"{skill}: upstreams", f"{error}; {_FETCH}") from error
         for failure in failures:
             said = f"{skill}: {failure.anchor}: {failure.status.value}: {failure.detail}"
             typer.echo(showable(said, LONGEST))
@@ -161,14 +160,14 @@ def drift(
     ]
     refuse_unused(sources, trees)
     compared = compare_cards(cards, names, *trees)
-    found = [(skill, fate) for skill, fate in compared if fate.before is not None]
+    found = [(skill, item) for skill, item in compared if item.before is not None]
     if not found:
-        problem = "none of the cards' anchors is in this version"
-        raise InputError("--from", old, problem, "name a version of a card's upstream")
+        problem = "has none of the cards' anchors; name a version of a card's upstream"
+        raise InputError("--from", f"{shown(old)} {problem}")
     report = drift_report(found, cards, left_out=len(compared) - len(found))
-    anchors = [drift_data(skill, fate, cards[skill].card) for skill, fate in found]
+    anchors = [drift_data(skill, item, cards[skill].card) for skill, item in found]
     data = {"version": 1, "from": trees[0].origin, "to": trees[1].origin, "anchors": anchors}
-    lines = (f"{skill}: {fate.anchor.id}: {fate.line()}" for skill, fate in found if verbose)
+    lines = (f"{skill}: {item.anchor.id}: {item.line()}" for skill, item in found if verbose)
     outputs.publish(report, data, tuple(showable(line, LONGEST) for line in lines))
     if report.failed:
         raise typer.Exit(1)
@@ -178,8 +177,8 @@ def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozens
     """The upstreams that ``--only`` chooses; none means all."""
     known = frozenset(name for item in cards for name in item.card.upstreams)
     for name in sorted(set(names) - known):
-        remedy = f"choose from: {', '.join(sorted(known))}"
-        raise InputError("--only", name, "is not an upstream of these cards", remedy)
+        problem = f"is not an upstream of these cards; use one of {', '.join(sorted(known))}"
+        raise InputError("--only", f"{shown(name)} {problem}")
     return frozenset(names)
 
 
@@ -188,8 +187,8 @@ def _given_repositories(entries: list[str]) -> SubmoduleSources:
     specs = parse_overrides(entries)
     sources = given_submodules(specs)
     for name in sorted(specs.keys() - sources.paths.keys()):
-        remedy = "give OWNER/NAME=git:PATH, or choose anchors with --only NAME"
-        raise InputError("--upstream", name, "is no repository of a submodule", remedy)
+        problem = "is not the repository of a submodule; --from and --to name the versions"
+        raise InputError("--upstream", f"{shown(name)} {problem}")
     return sources
 
 
@@ -202,5 +201,4 @@ def _cards(paths: Mapping[str, Path], choice: UpstreamChoice) -> Mapping[str, Lo
 def _ambiguous(card: LocatedCard, found: Resolution) -> InputError:
     """A card that does not say which of several symbols it means cannot be used."""
     where = f"{card.document.path}:{card.anchor_lines()[found.anchor][0]}: {found.anchor}"
-    remedy = "say which with #1, #2 behind the name"
-    return InputError(where, None, showable(found.detail, 500), remedy)
+    return InputError(where, showable(found.detail, 500))
