@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.matrix import Matrix
 from ringproof.rehearsal.conform.record import CaseResult, Status
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.runs.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +24,15 @@ STEPS = 2
 @pytest.fixture(scope="session")
 def wide(stage: SessionServers, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """The matrix on megatron-core 0.16.1 in float64; all tests share its references."""
+
+    def run_wide(program: Program, preload: str, _: Path) -> Outcome:
+        faults = (f"{FAULTS}:float64", *program.faults)
+        return stage.run(dataclasses.replace(program, faults=faults), preload=preload)
+
     return Matrix(
         stage.upstream(),
         tmp_path_factory.mktemp("float64"),
-        lambda program, preload, _: stage.run(program, preload=preload),
+        run_wide,
         STEPS,
         dtype="float64",
     )

@@ -104,6 +104,75 @@ def test_tp_shrinks_with_its_heads() -> None:
     assert flags.integer("--num-query-groups", 0) == 8 * tensor // 8
 
 
+PP = "--pipeline-model-parallel-size"
+BALANCING = "--moe-router-load-balancing-type"
+SAMPLES = MODEL.replace("--train-iters 100000", "--train-samples 100000000").replace(
+    "--lr-warmup-iters 2000", "--lr-warmup-samples 3000"
+)
+WITHOUT_INTERVAL = MODEL.replace("--eval-interval 100 ", "")
+VALUES = (
+    # Layers keep their stages.
+    (f"{PP} 4", {"--num-layers": "4"}),
+    (f"{PP} 1", {"--num-layers": "2"}),
+    (f"{PP} 2 --num-layers-per-virtual-pipeline-stage 4", {"--num-layers": "8"}),
+    (f"{PP} 2 --num-virtual-stages-per-pipeline-rank 2", {"--num-layers": "4"}),
+    (f"{PP} 2 --account-for-loss-in-pipeline-split --account-for-embedding-in-pipeline-split",
+     {"--num-layers": "2"}),
+    (f"{PP} 4 --decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 1",
+     {"--num-layers": "5"}),
+    (f"{PP} 4 --pipeline-model-parallel-layout Et*9|(tttt|)*2t*7L",
+     {"--pipeline-model-parallel-layout": "Et|t|t|tL", "--num-layers": "4"}),
+    # Files and reduced precision are left out, and data is mock data.
+    ("--fp8-format hybrid --fp8-param-gather --grad-reduce-in-bf16",
+     {"--bf16": None, "--save": None, "--data-path": None, "--tokenizer-model": None,
+      "--fp8-format": None, "--fp8-param-gather": None, "--grad-reduce-in-bf16": None,
+      "--tokenizer-type": "NullTokenizer", "--mock-data": ""}),
+    # Kernels of Triton are off.
+    ("--multi-latent-attention --moe-permute-fusion --no-rope-fusion",
+     {"--no-rope-fusion": "", "--moe-permute-fusion": None}),
+    ("", {"--no-rope-fusion": None}),
+    # Routing that balances over the tokens of a rank is another function with CP.
+    (f"--num-experts 8 {BALANCING} sinkhorn --moe-router-pre-softmax", {BALANCING: "none"}),
+    (f"--num-experts 8 {BALANCING} aux_loss", {BALANCING: "aux_loss"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "expected"), VALUES)
+def test_values(line: str, expected: dict[str, str | None]) -> None:
+    _values(small(line, 8)[1], expected)
+
+
+@pytest.mark.parametrize(("model", "line", "more", "expected"), [
+    (MODEL, "", {"iterations": 7},
+     {"--train-iters": "7", "--lr-warmup-iters": "1", "--eval-interval": "4",
+      "--eval-iters": "1"}),
+    (MODEL, "--fp8-format hybrid", {"dtype": "bfloat16"}, {"--bf16": "", "--fp8-format": None}),
+    (SAMPLES, "--lr-decay-samples 900000", {},
+     {"--train-samples": "20", "--lr-decay-samples": "20", "--train-iters": None}),
+    # Upstream fails without an interval of evaluation, and with a rerun mode and Hybrid CP.
+    (WITHOUT_INTERVAL, "--rerun-mode disabled", {},
+     {"--eval-interval": None, "--eval-iters": "1", "--rerun-mode": "disabled"}),
+])  # fmt: skip
+def test_values_of_other_requests(
+    model: str, line: str, more: dict[str, object], expected: dict[str, str | None]
+) -> None:
+    _values(small(line, 8, model, **more)[1], expected)
+
+
+def _values(flags: Flags, expected: dict[str, str | None]) -> None:
+    found = {name: flags.get(name) for name in expected}
+    assert found == {
+        name: None if value is None else tuple(value.split()) for name, value in expected.items()
+    }
+
+
+def test_rope_in_a_kernel_of_triton_is_turned_off_for_mla() -> None:
+    words = ("--multi-latent-attention",)
+    options = {*words, "--no-rope-fusion"}
+    result = shrink(Launch("a.py", words, {}, 1, 1, "test"), options=options)
+    assert "--no-rope-fusion" in result.arguments
+
+
 def test_a_cp_size_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="--max-ranks 64"):
         small("--context-parallel-size 64", 64)
@@ -155,23 +224,6 @@ def test_a_budget_that_is_too_small_stays_too_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("--pipeline-model-parallel-size 4", 4),
-        ("--pipeline-model-parallel-size 1", 2),
-        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4", 8),
-        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", 4),
-        ("--pipeline-model-parallel-size 2 --account-for-loss-in-pipeline-split "
-         "--account-for-embedding-in-pipeline-split", 2),
-        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 5 "
-         "--decoder-last-pipeline-num-layers 1", 5),
-    ],
-)  # fmt: skip
-def test_layers_keep_their_stages(line: str, expected: int) -> None:
-    assert small(line, 8)[1].get("--num-layers") == (str(expected),)
-
-
-@pytest.mark.parametrize(
     ("change", "line", "ranks", "option", "divisor"),
     [
         (("--num-layers 32", "--num-layers 30"), "--pipeline-model-parallel-size 4", 8,
@@ -203,11 +255,6 @@ def test_hybrid_patterns_and_layouts() -> None:
     assert hybrid("M-M-M-M*-M-M-M-M*-", 1) == "M-*"
     assert hybrid("MMMM*MMMM|EEEE-EEEE|/MM/MM", 2) == "M*|E-|/MM/MM"
     assert stages("Et*3|(tt|)*2m|L") == ["Ettt", "tt", "tt", "m", "L"]
-    _, flags = small(
-        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*9|(tttt|)*2t*7L", 8
-    )
-    assert flags.get("--pipeline-model-parallel-layout") == ("Et|t|t|tL",)
-    assert flags.get("--num-layers") == ("4",)
 
 
 @pytest.mark.parametrize(
@@ -227,15 +274,6 @@ def test_batches_divide(line: str, ranks: int) -> None:
     batch = flags.integer("--global-batch-size", 0)
     assert batch % step == 0 and batch // step >= pipeline and (batch // step) % pipeline == 0
     assert batch <= 64
-
-
-def test_options_that_decide_whether_a_launch_starts_are_neither_added_nor_left_out() -> None:
-    """Upstream fails without an interval of evaluation, and with a rerun mode and Hybrid CP."""
-    without = MODEL.replace("--eval-interval 100 ", "")
-    result, flags = small("--rerun-mode disabled", 8, without)
-    assert not flags.has("--eval-interval") and flags.get("--eval-iters") == ("1",)
-    assert flags.get("--rerun-mode") == ("disabled",)
-    assert not {"--eval-interval", "--rerun-mode"} & {change.what for change in result.changes}
 
 
 @pytest.mark.parametrize(("length", "divides"), [(16, True), (4112, True), (4120, False)])
@@ -258,39 +296,6 @@ def test_experts_divide_and_stay_enough_for_the_router() -> None:
     assert flags.integer("--num-experts", 0) == 6, "upstream refuses it, and still does"
 
 
-def test_steps_and_schedules() -> None:
-    _, flags = small("--context-parallel-size 2", 8, iterations=7)
-    assert flags.get("--train-iters") == ("7",) and flags.get("--lr-warmup-iters") == ("1",)
-    assert flags.get("--eval-interval") == ("4",) and flags.get("--eval-iters") == ("1",)
-    samples = MODEL.replace("--train-iters 100000", "--train-samples 100000000")
-    samples = samples.replace("--lr-warmup-iters 2000", "--lr-warmup-samples 3000")
-    _, flags = small("--lr-decay-samples 900000", 8, samples)
-    batch = flags.integer("--global-batch-size", 0)
-    assert flags.get("--train-samples") == (str(5 * batch),) and not flags.has("--train-iters")
-    assert flags.get("--lr-decay-samples") == (str(5 * batch),)
-
-
-def test_files_and_reduced_precision_are_left_out() -> None:
-    _, flags = small("--fp8-format hybrid --fp8-param-gather --grad-reduce-in-bf16", 8)
-    left = ("--bf16", "--save", "--data-path", "--tokenizer-model", "--fp8-format",
-            "--fp8-param-gather", "--grad-reduce-in-bf16")  # fmt: skip
-    assert not [name for name in left if flags.has(name)]
-    assert flags.get("--tokenizer-type") == ("NullTokenizer",) and flags.has("--mock-data")
-    _, flags = small("--fp8-format hybrid", 8, dtype="bfloat16")
-    assert flags.has("--bf16") and not flags.has("--fp8-format")
-
-
-def test_kernels_of_triton_are_off() -> None:
-    line = "--multi-latent-attention --moe-permute-fusion --no-rope-fusion"
-    _, flags = small(line, 8)
-    assert flags.has("--no-rope-fusion") and not flags.has("--moe-permute-fusion")
-    words = ("--multi-latent-attention",)
-    options = {*words, "--no-rope-fusion"}
-    result = shrink(Launch("a.py", words, {}, 1, 1, "test"), options=options)
-    assert "--no-rope-fusion" in result.arguments
-    assert not small("--context-parallel-size 2", 8)[1].has("--no-rope-fusion")
-
-
 def test_an_option_that_upstream_does_not_know_stays() -> None:
     assert small("--unknown 3", 8)[1].get("--unknown") == ("3",)
     words = ("--seq-length", "64", "--save", "/x")
@@ -300,10 +305,6 @@ def test_an_option_that_upstream_does_not_know_stays() -> None:
     assert not Flags(result.arguments).has("--attention-dropout"), "it would be refused"
 
 
-def test_routing_that_balances_over_a_rank_is_replaced_and_recorded() -> None:
-    line = "--num-experts 8 --moe-router-load-balancing-type sinkhorn --moe-router-pre-softmax"
-    result, flags = small(line, 8)
-    assert flags.get("--moe-router-load-balancing-type") == ("none",)
-    assert any("Sinkhorn" in change.hides for change in result.changes)
-    _, flags = small(line.replace("sinkhorn", "aux_loss"), 8)
-    assert flags.get("--moe-router-load-balancing-type") == ("aux_loss",)
+def test_routing_that_balances_over_a_rank_is_recorded() -> None:
+    line = "--num-experts 8 --moe-router-load-balancing-type sinkhorn"
+    assert any("Sinkhorn" in change.hides for change in small(line, 8)[0].changes)

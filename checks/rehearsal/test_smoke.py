@@ -235,69 +235,7 @@ def test_shellcheck_finds_nothing(checkout: Path, tmp_path: Path) -> None:
     assert done.stdout == "" and done.returncode == 0
 
 
-def obj(required: dict, **optional: object) -> dict:
-    """A schema of an object that has these fields and no others."""
-    return {
-        "type": "object",
-        "required": list(required),
-        "properties": {**required, **optional},
-        "additionalProperties": False,
-    }
-
-
-TEXT, COUNT = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}
-LABEL = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
-CONTAINER = obj(
-    {"name": LABEL, "image": TEXT},
-    command={"type": "array", "items": TEXT},
-    args={"type": "array", "items": TEXT},
-    resources=obj({}, limits={"type": "object"}),
-    volumeMounts={"type": "array", "items": obj({"name": LABEL, "mountPath": TEXT})},
-)
-POD = obj(
-    {"containers": {"type": "array", "minItems": 1, "items": CONTAINER}},
-    restartPolicy={"enum": ["Never", "OnFailure"]},
-    volumes={
-        "type": "array",
-        "items": obj(
-            {"name": LABEL},
-            persistentVolumeClaim=obj({"claimName": TEXT}),
-            emptyDir=obj({}, medium={"const": "Memory"}),
-        ),
-    },
-)
-JOB = obj(
-    {"template": obj({"spec": POD})},
-    parallelism=COUNT,
-    completions=COUNT,
-    completionMode={"enum": ["Indexed", "NonIndexed"]},
-    backoffLimit=COUNT,
-    activeDeadlineSeconds=COUNT,
-)
-#: Fields of jobset.x-k8s.io/v1alpha2 and of the Kubernetes objects in it, as far as they are used.
-JOBSET = obj(
-    {
-        "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"},
-        "kind": {"const": "JobSet"},
-        "metadata": obj({"name": LABEL}, namespace=LABEL),
-        "spec": obj(
-            {
-                "replicatedJobs": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": obj(
-                        {"name": LABEL, "template": obj({"spec": JOB})}, replicas=COUNT
-                    ),
-                }
-            },
-            failurePolicy=obj({}, maxRestarts=COUNT),
-            network=obj(
-                {}, enableDNSHostnames={"type": "boolean"}, subdomain=LABEL,
-                publishNotReadyAddresses={"type": "boolean"},
-            ),
-        ),
-    }
-)  # fmt: skip
+JOBSET = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
 
 
 def manifest(checkout: Path, *words: str, feature: str = "hcp") -> tuple[str, dict]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import itertools
 import math
 import re
 import time
@@ -21,7 +20,7 @@ from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.standins import conversations
-from ringproof.rehearsal.verdict.agreement import TOLERANCES, differences
+from ringproof.rehearsal.verdict.agreement import TOLERANCES, compare
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
@@ -239,31 +238,24 @@ def _short(message: str) -> str:
 
 
 def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome) -> CaseResult:
-    steps: dict[str, dict[int, float]] = {"loss": {}, "norm": {}, "evaluation": {}}
-    found = differences(outcome, reference, case.dtype)
-    for (kind, step), group in itertools.groupby(found, key=lambda item: (item.kind, item.step)):
-        # A loss that one run lacks is not compared beside others.
-        compared = [item.relative for item in group if item.complete]
-        steps[kind][step] = max(compared, default=math.inf)
-    if not case.evaluates:
-        steps["evaluation"] = {}
-    elif not steps["evaluation"]:
-        steps["evaluation"] = {0: math.inf}
+    agreement = compare(outcome, reference, case.dtype, evaluated=case.evaluates)
+    largest: dict[str, float] = {}
+    for item in agreement.differences:
+        largest[item.kind] = max(largest.get(item.kind, 0.0), item.relative)
+    if case.evaluates and "evaluation" not in largest:
+        largest["evaluation"] = math.inf
     result = replace(
         base,
-        loss_difference=max(steps["loss"].values()),
-        norm_difference=max(steps["norm"].values(), default=None),
-        evaluation_difference=max(steps["evaluation"].values(), default=None),
+        loss_difference=largest.get("loss"),
+        norm_difference=largest.get("norm"),
+        evaluation_difference=largest.get("evaluation"),
     )
-    allowed, last = TOLERANCES[case.dtype].at, base.iterations
-    outside = [
-        0 if kind == "evaluation" else step
-        for kind, values in steps.items()
-        for step, value in values.items()
-        if value > allowed(kind, last if kind == "evaluation" else step)
-    ]
-    if outside:
-        return replace(result, status=Status.DIFFERS, since=min(filter(None, outside), default=0))
+    # A step for which only one of the runs has numbers is a difference, too.
+    losses = outcome.losses.keys() ^ reference.losses.keys()
+    parted = min(losses | (outcome.grad_norms.keys() ^ reference.grad_norms.keys()), default=0)
+    if parted or agreement.first is not None or math.inf in largest.values():
+        first = 0 if agreement.first is None else agreement.first.iteration
+        return replace(result, status=Status.DIFFERS, since=first or parted)
     missing = [path for path in case.path if path not in base.path]
     if missing:
         seen = ", ".join(base.path) or "no communication"

@@ -19,7 +19,6 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 from ringproof.rehearsal.rank import weights
 
 SEED = 1234
-WIDE_RATE = 0.1  # of plain gradient descent; Adam's rate would move nothing
 SAME_NAME = (
     "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "normalization",
     "attention_dropout", "hidden_dropout", "context_parallel_size", "cp_comm_type",
@@ -127,37 +126,8 @@ def _model(options: argparse.Namespace, config: TransformerConfig, stage: int | 
     )
 
 
-class WideOptimizer:
-    """Gradient descent in float64, which megatron-core's optimizers refuse."""
-
-    def __init__(self, model: list[Any], rate: float) -> None:
-        self._parameters = [p for chunk in model for p in chunk.parameters() if p.requires_grad]
-        self._rate = rate
-
-    def zero_grad(self) -> None:
-        """Do nothing: the wrapper's buffers are cleared by themselves."""
-
-    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss as it is."""
-        return loss
-
-    def step(self) -> tuple[bool, torch.Tensor, None]:
-        """Update, and return what megatron-core's optimizers do: success, norm, zeros."""
-        first = parallel_state.get_tensor_model_parallel_rank() == 0
-        square = torch.zeros((), dtype=torch.float64)
-        with torch.no_grad():
-            for parameter in self._parameters:
-                if first or parameter.tensor_model_parallel:
-                    square += parameter.main_grad.double().square().sum()
-                parameter -= self._rate * parameter.main_grad
-        torch.distributed.all_reduce(square, group=parallel_state.get_model_parallel_group())
-        return True, square.sqrt(), None
-
-
 def optimizer(options: argparse.Namespace, model: list[Any]) -> Any:
-    """Return megatron-core's Adam for these chunks, or `WideOptimizer` in float64."""
-    if options.dtype == "float64":
-        return WideOptimizer(model, WIDE_RATE)
+    """Return megatron-core's Adam for these chunks."""
     dtype = getattr(torch, options.dtype)
     return get_megatron_optimizer(
         OptimizerConfig(

@@ -35,21 +35,9 @@ EVALUATION = 1_000_000  # first sample of evaluations
 def main() -> None:
     """Train as the command line says."""
     options = parse(sys.argv[1:])
-    if options.dtype == "float64":
-        _keep_float64()
     with world():
         building.start_groups(options)
         train(options)
-
-
-def _keep_float64() -> None:
-    """Let ``Tensor.float`` leave float64 as it is: upstream's cross entropy narrows by it."""
-    narrow = torch.Tensor.float
-
-    def wide(tensor: Tensor, *arguments: Any, **named: Any) -> Tensor:
-        return tensor if tensor.dtype == torch.float64 else narrow(tensor, *arguments, **named)
-
-    torch.Tensor.float = wide
 
 
 def train(options: argparse.Namespace) -> None:
