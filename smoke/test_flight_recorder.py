@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.logs.diagnosis.report import as_text
-from ringproof.logs.diagnosis.verdict import diagnose
+from ringproof.logs.diagnosis.cause import diagnose
+from ringproof.logs.diagnosis.output import as_text
 from smoke.hanging_rank import RANKS
 
 

@@ -83,7 +83,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.anchors.resolve import AnchorStatus
     from ringproof.cards.proof import ProofKind
     from ringproof.cards.statements import StatementKind
-    from ringproof.logs import facts, verdict
+    from ringproof.logs.groups import decision, observed
     from ringproof.logs.training.kind import Kind
     from ringproof.prove import judging
     from ringproof.prove import results as proofs
@@ -98,9 +98,9 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     yield "verdict on a statement", values(proofs.Verdict)
     yield "state of a proof", values(proofs.ProofState)
     yield "state of a test", values(judging.TEST_STATES)
-    yield "verdict on a run's groups", values(verdict.ParallelKind)
-    yield "kind of evidence on a run's groups", values(verdict.Basis)
-    yield "evidence on one group", [strength.name.lower() for strength in facts.Strength]
+    yield "verdict on a run's groups", values(decision.ParallelKind)
+    yield "kind of evidence on a run's groups", values(decision.Basis)
+    yield "evidence on one group", [strength.name.lower() for strength in observed.Strength]
     yield "kind of a difference of two trainings", values(Kind)
     yield "status of a conformance case", values(Status)
 

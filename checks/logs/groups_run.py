@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from ringproof.logs.report import GroupsReport, read_groups
-from ringproof.logs.verdict import parse_expectation
+from ringproof.logs.groups.expectation import parse_expectation
+from ringproof.logs.groups.judge import GroupsReport, read_groups
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 FLAT = "CONTEXT_PARALLEL_GROUP"

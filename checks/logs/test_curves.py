@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from checks.logs.diagnose_run import progress
 from checks.logs.parity_run import Training, iteration_line, write_csv, write_jsonl, write_megatron
 from ringproof.cli.logs import app
-from ringproof.logs.diagnosis.verdict import diagnose
+from ringproof.logs.diagnosis.cause import diagnose
 from ringproof.logs.training.curves import STALL_STEPS, CurveFinding, curve_line, judge_curves
 
 NAN, INF = math.nan, math.inf

@@ -24,11 +24,11 @@ from checks.logs.diagnose_run import (
 )
 from checks.logs.groups_run import argument, engine, startup
 from ringproof.cards.loading import find_cards, load_card
-from ringproof.logs.diagnosis import reading
-from ringproof.logs.diagnosis.index import KINDS, load_index
-from ringproof.logs.diagnosis.reading import CUT
-from ringproof.logs.diagnosis.report import as_text, names
-from ringproof.logs.diagnosis.verdict import Diagnosis, diagnose
+from ringproof.logs.diagnosis import errors as reading
+from ringproof.logs.diagnosis.cause import Diagnosis, diagnose
+from ringproof.logs.diagnosis.errors import CUT
+from ringproof.logs.diagnosis.output import as_text, names
+from ringproof.logs.diagnosis.symptoms import KINDS, load_index
 from ringproof.logs.lines import Line, OpenLog, Scan
 
 INDEX = load_index()

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from checks.logs.diagnose_run import CASES, traceback
 from ringproof.cli.logs import app
 from ringproof.errors import InputError
-from ringproof.logs.diagnosis.report import as_text
-from ringproof.logs.diagnosis.verdict import diagnose
+from ringproof.logs.diagnosis.cause import diagnose
+from ringproof.logs.diagnosis.output import as_text
 
 GROUP = "CONTEXT_PARALLEL_GROUP"
 

@@ -23,7 +23,7 @@ from checks.logs.groups_run import (
     texts,
     traffic,
 )
-from ringproof.logs.report import as_json, as_text
+from ringproof.logs.groups.output import as_json, as_text
 
 GROUPS = layout(8, 8, (2, 4))
 SOUND = census(GROUPS, 8)

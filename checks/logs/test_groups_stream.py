@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from checks.logs.groups_run import EXCHANGE, L0, L1, RING, census, layout, read, traffic
 from ringproof.errors import InputError
+from ringproof.logs.groups.expectation import Expectation
+from ringproof.logs.groups.judge import read_groups
 from ringproof.logs.lines import BLOCK_BYTES, PIECE_BYTES, OpenLog, Scan
 from ringproof.logs.parsing import NEEDLES
-from ringproof.logs.report import read_groups
-from ringproof.logs.verdict import Expectation
 
 LINES = [
     *census(layout(4, 4, (2, 2)), 4),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.logs.diagnosis.report import names
-from ringproof.logs.diagnosis.verdict import Diagnosis, diagnose
+from ringproof.logs.diagnosis.cause import Diagnosis, diagnose
+from ringproof.logs.rendering import names
 from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.matrix import Matrix
 from ringproof.rehearsal.fixtures import SessionServers

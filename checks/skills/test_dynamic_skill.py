@@ -9,8 +9,9 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from checks.skills.shared import REPOSITORY, blocks, body_of, check_markers
-from ringproof.logs.report import as_json, read_groups
-from ringproof.logs.verdict import Expectation
+from ringproof.logs.groups.expectation import Expectation
+from ringproof.logs.groups.judge import read_groups
+from ringproof.logs.groups.output import as_json
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"

@@ -13,16 +13,17 @@ from ringproof.cli import logs_plots
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, check_name
-from ringproof.logs.diagnosis import report as diagnosis_report
-from ringproof.logs.diagnosis.verdict import diagnose as diagnose_logs
+from ringproof.logs.diagnosis import output as diagnosis_output
+from ringproof.logs.diagnosis.cause import diagnose as diagnose_logs
+from ringproof.logs.groups.expectation import parse_expectation
+from ringproof.logs.groups.judge import read_groups
+from ringproof.logs.groups.output import as_json, as_text
 from ringproof.logs.lines import STDIN
-from ringproof.logs.report import as_json, as_text, read_groups
 from ringproof.logs.training import output as parity_output
 from ringproof.logs.training.compare import compare_logs
 from ringproof.logs.training.formats import FORMATS
 from ringproof.logs.training.quantities import parse_columns
 from ringproof.logs.training.read import read_log
-from ringproof.logs.verdict import parse_expectation
 
 app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
 
@@ -95,7 +96,7 @@ def diagnose(
     Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
     """
     diagnosis = diagnose_logs(files, stdin=_stdin())
-    data, lines = diagnosis_report.as_json(diagnosis), diagnosis_report.as_text(diagnosis)
+    data, lines = diagnosis_output.as_json(diagnosis), diagnosis_output.as_text(diagnosis)
     _show(data, lines, json_path, good=not diagnosis.found)
 
 

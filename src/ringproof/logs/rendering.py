@@ -41,6 +41,8 @@ def _environment() -> Any:
         "ranks": rank_text,
         "short_ranks": lambda ranks: format_ranks(tuple(ranks)),
         "showable": showable,
+        "sizes": lambda sizes: ["?" if size is None else size for size in sizes],
+        "count_who": count_names,
         "who": names,
     }
     environment.filters.update(filters)
@@ -72,3 +74,8 @@ def names(who: Collection[str]) -> str:
     if len(rest) > _MOST_NAMES:
         said.append(f"{len(rest) - _MOST_NAMES} more")
     return printable(", ".join(said))[:_MOST_TEXT]
+
+
+def count_names(who: Collection[str]) -> str:
+    """Return the names, with their number in front of them where they are many."""
+    return names(who) if len(who) <= 2 else f"{len(who)} ranks ({names(who)})"

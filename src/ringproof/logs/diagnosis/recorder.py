@@ -11,14 +11,14 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from ringproof.errors import printable
 from ringproof.logs.lines import OpenLog
-from ringproof.reference.topology.census_line import format_ranks
+from ringproof.logs.rendering import rank_text
 
 LARGEST_BYTES = 256 << 20
 HEAD_BYTES = 4096
@@ -207,8 +207,3 @@ def explained(group: DumpedGroup) -> Iterator[str]:
     yield from (f"{rank_text(some)} {text}" for some, text in told if some)
     if group.differ:
         yield f"ranks of {group.description} disagreed in the operation or its sizes"
-
-
-def rank_text(ranks: Sequence[int]) -> str:
-    """Return ranks in words."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(tuple(ranks))}"

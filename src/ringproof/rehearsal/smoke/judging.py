@@ -10,7 +10,8 @@ from typing import Any
 
 from ringproof import __version__
 from ringproof.errors import InputError
-from ringproof.logs.report import GroupsReport, as_text, read_groups
+from ringproof.logs.groups.judge import GroupsReport, read_groups
+from ringproof.logs.groups.output import as_text
 from ringproof.logs.training.compare import SeriesComparison, compare_logs
 from ringproof.logs.training.quantities import parse_columns
 from ringproof.logs.training.read import read_log

@@ -18,7 +18,8 @@ from ringproof.launch.reading import Launch, read_command
 from ringproof.launch.small.layout import DYNAMIC
 from ringproof.launch.small.reference import BUDGET, SCHEDULER
 from ringproof.launch.small.shrink import SmallProgram, shrink
-from ringproof.logs.verdict import Expectation, ParallelKind
+from ringproof.logs.groups.decision import ParallelKind
+from ringproof.logs.groups.expectation import Expectation
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.upstream.tree import FolderTree
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.cards.loading import find_cards, load_card
-from ringproof.logs.diagnosis.index import load_index
+from ringproof.logs.diagnosis.symptoms import load_index
 from ringproof.rehearsal.protocol.reports import Failure, RankReport
 from ringproof.rehearsal.runs.outcome import Outcome
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from ringproof.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, RankError
+from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
 from ringproof.logs.diagnosis.recorder import (
     HEAD_BYTES,
     DumpedGroup,
@@ -24,6 +23,7 @@ from ringproof.logs.diagnosis.recorder import (
     read_dump,
     stuck_groups,
 )
+from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
 from ringproof.logs.lines import Line, OpenLog, opened
 from ringproof.logs.parsing import (
     Configuration,
@@ -128,14 +128,14 @@ def diagnose(
     Raises:
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
-    ledger = ErrorTable(load_index() if index is None else index)
+    table = ErrorTable(load_index() if index is None else index)
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             head = log.read(HEAD_BYTES)
             if log.damage:
                 raise log.refused("is damaged gzip data; copy the log again")
-            ledger.read(log, head)
-    return ledger.judge()
+            table.read(log, head)
+    return table.judge()
 
 
 class ErrorTable:

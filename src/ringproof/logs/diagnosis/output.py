@@ -1,0 +1,122 @@
+"""The diagnosis of a run as text and as JSON. Its words are in ``logs/templates``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ringproof.errors import printable
+from ringproof.findings.printable import showable
+from ringproof.logs.diagnosis.cause import Diagnosis, SharedError
+from ringproof.logs.diagnosis.errors import CUT, MOST_SHOWN
+from ringproof.logs.diagnosis.recorder import explained
+from ringproof.logs.diagnosis.symptoms import Symptom
+from ringproof.logs.rendering import count_names, names, rank_text, rendered_lines
+from ringproof.logs.training.curves import curve_line
+
+VERSION = 1
+_MOST_STUCK = 8
+_MOST_MESSAGE = 3000
+
+
+def as_text(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the diagnosis for a reader, line by line."""
+    stuck = diagnosis.stuck[:_MOST_STUCK]
+    yield from rendered_lines(
+        "diagnosis.txt",
+        diagnosis=diagnosis,
+        headline=headline(diagnosis),
+        waits=[text for one in stuck for text in explained(one)],
+        curve_line=curve_line,
+        cut=CUT,
+    )
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis in one line."""
+    cause, live = diagnosis.cause, [one for one in diagnosis.curves if not one.past]
+    if cause is not None:
+        return _cause_headline(cause)
+    if diagnosis.silent:
+        return diagnosis.silent[0].cause
+    if diagnosis.stuck:
+        stuck = diagnosis.stuck[0]
+        missing = stuck.free or stuck.silent
+        waited = f"a hang: ranks waited in {printable(stuck.description)}"
+        return f"{waited} for {rank_text(missing)}" if missing else waited
+    if diagnosis.follow_ups:
+        return "ranks lost another one, whose own error is in none of these logs"
+    if live:
+        return f"no error, but {live[0].text} at step {live[0].step:,}"
+    return "nothing found"
+
+
+def _cause_headline(cause: SharedError) -> str:
+    known = cause.symptom
+    if known is None:
+        return f"{names(cause.who)} failed first, with an error that the index does not know"
+    if known.kind == "nan":
+        return f"numbers are not finite, first in {names(cause.who)}"
+    if known.kind == "hang":
+        return f"a hang: {count_names(cause.who)} waited in a collective until the timeout"
+    return f"{(*known.statements, known.id)[0]}, {names(cause.who)} failed first"
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis as plain data."""
+    return {
+        "version": VERSION,
+        "found": diagnosis.found,
+        "headline": headline(diagnosis),
+        "cause": _data(diagnosis.cause) if diagnosis.cause else None,
+        "others": [_data(one) for one in diagnosis.others],
+        "follow_ups": [_data(one) for one in diagnosis.follow_ups],
+        "earlier": [_data(one) for one in diagnosis.earlier],
+        "silent": [_symptom(one) for one in diagnosis.silent],
+        "engine": diagnosis.engine,
+        "hang": _symptom(diagnosis.hang) if diagnosis.hang else None,
+        "stuck": [
+            {
+                "group": one.name,
+                "description": one.description,
+                "waiting": {
+                    str(rank): {"operation": waiting.operation, "number": waiting.sequence}
+                    for rank, waiting in sorted(one.waiting.items())
+                },
+                "behind": one.behind,
+                "without_dump": one.silent,
+                "disagree": one.differ,
+            }
+            for one in diagnosis.stuck
+        ],
+        "curves": [asdict(one) for one in diagnosis.curves],
+        "without_timeout": diagnosis.missing,
+        "notes": diagnosis.notes,
+        "read": {"logs": diagnosis.logs, "lines": diagnosis.lines, "dumps": diagnosis.dumps},
+    }
+
+
+def _symptom(symptom: Symptom) -> dict[str, Any]:
+    return {
+        "symptom": symptom.id,
+        **symptom.model_dump(include={"kind", "statements", "cause", "remedy"}),
+    }
+
+
+def _data(shared: SharedError) -> dict[str, Any]:
+    first = shared.first
+    return {
+        **(_symptom(shared.symptom) if shared.symptom else {"symptom": None}),
+        "error": first.error,
+        "message": first.message[:_MOST_MESSAGE],
+        "raised": first.place,
+        "function": first.functions[-1] if first.functions else "",
+        "ranks": names(shared.who),
+        "count": shared.count,
+        "waits": {message: sorted(who) for message, who in sorted(shared.waits.items())},
+        "evidence": [
+            {"file": event.file, "line": event.line, "text": showable(event.text, MOST_SHOWN)}
+            for event in shared.evidence
+        ],
+    }
