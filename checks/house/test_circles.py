@@ -18,7 +18,6 @@ ENTRY = f"{PACKAGE}.__main__"  # it starts the command line, and the other files
 FILES = frozenset(
     (
         "ringproof.cli.plan",
-        "ringproof.cli.plan_calibrate",
         "ringproof.cli.plan_flags",
         "ringproof.cli.plan_page",
         "ringproof.cli.plan_result",
@@ -32,8 +31,6 @@ FILES = frozenset(
 )
 FOLDERS = frozenset(
     (
-        "ringproof.code",
-        "ringproof.code.native",
         "ringproof.doctor",
         "ringproof.doctor.rules",
     )
