@@ -1,0 +1,17 @@
+"""Reads tables of data that are shipped with the package: TOML beside the module that uses it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import resources
+from typing import Any
+
+_TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+
+
+def read_table(package: str, name: str) -> dict[str, Any]:
+    """Return the content of a TOML file of a package of ours."""
+    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    table: dict[str, Any] = importlib.import_module(_TOML).loads(text)
+    return table
