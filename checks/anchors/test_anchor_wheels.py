@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel, only_index
+from checks.anchors.wheelhouse import fill_cache, make_wheel, only_index
 from checks.conftest import ENGINES, EngineWheel
 from ringproof.anchors import (
     AnchorResolver,
@@ -19,7 +19,7 @@ from ringproof.anchors import (
 )
 from ringproof.cards import Anchor, PackageUpstream, RepositoryUpstream
 from ringproof.errors import InputError
-from ringproof.upstream.releases import Archive, DamagedWheel, Release
+from ringproof.upstream.releases import Archive, Release
 from ringproof.upstream.sources import UpstreamChoice
 from ringproof.upstream.wanted import WHEELS_FILE, read_wheels
 
@@ -56,28 +56,6 @@ def test_downloaded_once_then_cached(index: Path, tmp_path: Path) -> None:
     ], "nothing temporary is left"
 
 
-def test_a_damaged_cache_entry_is_not_used(index: Path, tmp_path: Path) -> None:
-    good = _sound(index, tmp_path)
-    good.path.write_bytes(b"PK damaged")
-    for offline in (True, False):
-        with pytest.raises(DamagedWheel, match=str(good.path)):
-            _fetch(tmp_path / "cache", offline=offline)
-    release = Release("demo-upstream", "1.0")
-    mended = release.fetch(tmp_path / "cache", offline=False, mend=True)
-    assert mended == good == _fetch(tmp_path / "cache", offline=True)
-
-
-def test_a_damaged_wheel_beside_the_wanted_one_does_not_matter(index: Path, tmp_path: Path) -> None:
-    good = _sound(index, tmp_path)
-    good.path.with_name("a-1.0-py3-none-any.whl").write_bytes(b"garbage")
-    assert _fetch(tmp_path / "cache", offline=True) == good
-
-
-def _sound(index: Path, tmp_path: Path) -> Archive:
-    make_wheel(index)
-    return _fetch(tmp_path / "cache")
-
-
 def test_a_wheel_for_another_python_will_do(index: Path, tmp_path: Path) -> None:
     make_wheel(index, tag=FOREIGN)
     assert FOREIGN in _fetch(tmp_path / "cache").path.name
@@ -88,12 +66,6 @@ def test_hashes_are_checked(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UpstreamError, match=digest):
         _fetch(tmp_path / "cache", "0" * 64)
     assert _fetch(tmp_path / "cache", "0" * 64, digest).sha256 == digest
-
-
-def test_a_release_that_does_not_exist(index: Path, tmp_path: Path) -> None:
-    make_wheel(index)
-    with pytest.raises(InputError, match=r"no such release as a wheel \(got demo_upstream==2\.0"):
-        _fetch(tmp_path / "cache", version="2.0")
 
 
 def test_no_network_is_no_finding(
@@ -138,13 +110,6 @@ def test_a_package_upstream_opens_and_a_repository_does_not(tmp_path: Path) -> N
     repository = RepositoryUpstream(repo="o/n", ref="main", commit="a" * 40)
     with pytest.raises(UpstreamUnavailable, match="needs a checkout of o/n at aaaa"):
         choice.open("r", repository)
-
-
-def test_an_unwritable_cache_is_bad_input(index: Path, tmp_path: Path) -> None:
-    make_wheel(index, SOURCES)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="--cache"):
-        _fetch(tmp_path / "file" / "cache")
 
 
 DIGEST = "0123456789abcdef" * 4

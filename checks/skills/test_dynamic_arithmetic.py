@@ -66,21 +66,6 @@ def test_a_group_stays_in_a_node_when_its_span_divides_it(tp, size):
     assert (crossing == []) == (node % (tp * size) == 0)
 
 
-def test_small_groups_lie_inside_the_static_ones():
-    layout = RankLayout(cp=4, dp=2)
-    domain = layout.group(("dp", "cp"), 0)
-    static = set(layout.groups(("cp",)))
-    assert domain == tuple(range(8))
-    assert set(map(tuple, domain_groups(domain, 4))) == static
-    assert set(map(tuple, domain_groups(domain, 8))) != static
-
-
-def test_another_rank_order_scatters_the_groups():
-    scattered = RankLayout(cp=4, dp=2, order="tp-dp-cp-pp")
-    domain = scattered.group(("dp", "cp"), 0)
-    assert set(map(tuple, domain_groups(domain, 4))) != set(scattered.groups(("cp",)))
-
-
 def padding_multiple(dp, cp, sequence_parallel=1):
     return 2 * dp * cp * sequence_parallel
 

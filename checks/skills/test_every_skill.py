@@ -1,10 +1,9 @@
-"""What holds of each skill as a document: valid, within its budget, nothing left unnamed."""
+"""What holds of each skill as a document, beside what `ringproof lint` asks of any skill."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,8 @@ from checks.skills.shared import REPOSITORY
 from ringproof.cards import Card, PackageUpstream, load_card
 
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
-MAX_LINES = 500
-MAX_TOKENS = 5000
 MAX_WORDS = 1100
 MAX_BYTES = 60_000  # of an installed skill, folders included
-CHARACTERS_PER_TOKEN = 3  # a cautious guess: English prose has 4, tables and code fewer
-
-needs_validator = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="skills-ref needs Python 3.11"
-)
 
 
 @pytest.fixture(params=SKILLS, ids=lambda path: path.name)
@@ -37,51 +29,11 @@ def card_of(skill: Path) -> Card:
     return load_card(REPOSITORY / "cards" / skill.name / "card.yaml")
 
 
-def test_all_three_are_looked_at():
-    names = {"dynamic-context-parallel", "dynamic-cp-cuda-graphs", "hierarchical-context-parallel"}
-    assert names <= {path.name for path in SKILLS}
-
-
-@needs_validator
-def test_valid_for_the_reference_validator(tmp_path, skill):
-    from skills_ref import validate
-
-    assert validate(skill) == []
-    renamed = tmp_path / "another-name"
-    renamed.mkdir()
-    (renamed / "SKILL.md").write_text(text_of(skill), encoding="utf-8")
-    assert validate(renamed), "the validator does object to something"
-
-
-@needs_validator
-def test_frontmatter_is_the_safe_subset(skill):
-    from skills_ref import read_properties
-
-    front = text_of(skill).split("\n---\n", 1)[0]
-    properties = read_properties(skill)
-    assert re.search(r'^description: "[^\n]+"$', front, re.MULTILINE)
-    assert len(properties.description) <= 1024
-    assert properties.license == "Apache-2.0"
-    assert set(properties.metadata) == {"author", "version", "tags"}
-    assert all(isinstance(value, str) for value in properties.metadata.values())
-
-
-def test_body_is_within_budget(skill):
+def test_a_skill_is_within_its_budget(skill):
     body = text_of(skill).split("\n---\n", 1)[1]
-    assert len(body.splitlines()) < MAX_LINES
-    assert len(body) < MAX_TOKENS * CHARACTERS_PER_TOKEN
     assert len(body.split()) <= MAX_WORDS
     assert "..." not in re.sub(r"`[^`\n]+`", "", body), "commands are whole"
-
-
-def test_an_installed_skill_is_small(skill):
-    parts = (skill, *skill.rglob("*"))
-    assert sum(part.stat().st_size for part in parts) < MAX_BYTES
-
-
-def test_every_reference_is_there_and_named(skill):
-    named = set(re.findall(r"references/[\w-]+\.md", text_of(skill)))
-    assert named == {f"references/{path.name}" for path in (skill / "references").iterdir()}
+    assert sum(part.stat().st_size for part in (skill, *skill.rglob("*"))) < MAX_BYTES
 
 
 def test_packages_of_the_card_are_the_releases_asked_for(skill):

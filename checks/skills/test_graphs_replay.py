@@ -12,7 +12,6 @@ import types
 import pytest
 import torch
 import torch.distributed as dist
-from megatron.core.models.common.embeddings import rotary_pos_embedding
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import TransformerConfig, cuda_graphs
 from megatron.core.transformer.enums import CudaGraphScope
@@ -164,39 +163,3 @@ def test_local_graphs_take_no_process_group():
     with pytest.raises(AssertionError, match=r"ProcessGroup.* which is not supported"):
         mismatches(packed(cp_group=group), packed(cp_group=group))
     assert mismatches(packed(cp_group=None), packed(cp_group=None)) == []
-
-
-# --- shapes and copies ---
-
-
-@pytest.fixture
-def rope_on_cpu(monkeypatch):
-    """RotaryEmbedding of a static CP group of four, without a GPU."""
-    real = torch.tensor
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(torch, "tensor", lambda *a, pin_memory=False, **k: real(*a, **k))
-    monkeypatch.setattr(torch.Tensor, "cuda", lambda self, **_: self)
-    group = types.SimpleNamespace(size=lambda: 4, rank=lambda: 0)
-    return rotary_pos_embedding.RotaryEmbedding(8, 1.0, use_cpu_initialization=True, cp_group=group)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_static_capture_makes_a_rope_table_of_budget_rows(rope_on_cpu, size):
-    """A capture that asks as dev does gets budget rows; a packed microbatch needs budget * size."""
-    budget = 16
-    hidden = torch.zeros(budget, 1, 16)
-    config = TransformerConfig(**SMALL, context_parallel_size=4)
-    captured = rope_on_cpu(
-        rope_on_cpu.get_rotary_seq_len(None, None, hidden, config, None), packed_seq=False
-    )
-    capacity = budget * size
-    metadata_of_batch = packed(max_seqlen_q=capacity, max_seqlen_kv=capacity)
-    length = rope_on_cpu.get_rotary_seq_len(None, None, hidden, config, metadata_of_batch)
-    given = rope_on_cpu(length, packed_seq=True)
-    assert captured.shape[0] == budget
-    assert given.shape[0] == budget * size
-    if size == 1:
-        captured.copy_(given)
-    else:
-        with pytest.raises(RuntimeError, match="must match"):
-            captured.copy_(given)
