@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ MAX_NESTING = 3
 MUTABLE_CALLS = frozenset(
     {"dict", "list", "set", "defaultdict", "Counter", "deque", "bytearray", "fromkeys"}
 )
+STARTER = "src/ringproof/programs.py"
+STARTS = re.compile(
+    r"(subprocess|pty|multiprocessing(?!\.(connection|process|Pipe|parent_process|reductions))"
+    r"|asyncio\.create_subprocess|asyncio\.subprocess|os\.(exec|spawn|posix_spawn|popen|system))"
+)
 CACHES = frozenset({"cache", "lru_cache"})
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 MUTABLE_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
@@ -33,7 +39,10 @@ def violations(path: str, source: str) -> dict[str, str]:
     ``path`` is relative to the repository, with slashes.
     """
     tree = ast.parse(source, path)
-    found = [*sizes(tree), *(mutable_state(tree) if path.startswith("src/") else ())]
+    found = [*sizes(tree)]
+    if path.startswith("src/"):
+        found += mutable_state(tree)
+        found += started_programs(tree) if path != STARTER else ()
     return {
         f"{path}::{rule}::{what}": f"{path}:{line} {rule}: {what}" for line, rule, what in found
     }
@@ -59,6 +68,20 @@ def nesting(node: ast.AST) -> int:
         is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and child in node.orelse
         deepest = max(deepest, nesting(child) + (block and not is_elif))
     return deepest
+
+
+def started_programs(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Only `ringproof.programs` starts programs; connections of `multiprocessing` start none."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        elif not isinstance(node, ast.Import):
+            continue
+        for name in filter(STARTS.match, names):
+            yield node.lineno, "starts-programs", name
 
 
 def mutable_state(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -138,6 +161,13 @@ MUTABLE = (
     ("source", "rule"),
     [
         *((source, "mutable-state") for source in MUTABLE),
+        ("import subprocess", "starts-programs"),
+        ("from subprocess import run", "starts-programs"),
+        ("def f():\n    import multiprocessing", "starts-programs"),
+        ("from multiprocessing import get_context", "starts-programs"),
+        ("import multiprocessing.pool as p", "starts-programs"),
+        ("import os\nos.execvp('a', ['a'])", "starts-programs"),
+        ("from os import system", "starts-programs"),
         ("def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES, "function-length"),
         ("def f():\n if a:\n  for b in c:\n   with d:\n    if e:\n     pass", "nesting"),
     ],
@@ -150,6 +180,7 @@ def test_each_rule_can_be_broken(source: str, rule: str) -> None:
     "source",
     [
         "NAMES = ('a', 'b')\n__all__ = ['x']",
+        "from multiprocessing.connection import wait\nfrom multiprocessing import connection, Pipe",
         "A = MappingProxyType({'a': 1})\nB = frozenset({1})",
         "@dataclass\nclass A:\n    b: dict = field(default_factory=dict)",
         "def f():\n if a:\n  pass\n elif b:\n  pass\n elif c:\n  pass\n elif d:\n  pass",

@@ -8,13 +8,11 @@ second.
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from ringproof.cluster.case import (
 )
 from ringproof.cluster.watch import CaseWatch, Worker
 from ringproof.errors import InputError
+from ringproof.programs import forking
 
 WORKER_MODULE = "ringproof.cluster.worker"
 
@@ -156,23 +155,22 @@ class Cluster:
                 worker.control.send(assignment)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([WORKER_MODULE, *self.options.preload])
+        threads = {"OMP_NUM_THREADS": str(self.options.threads)}
+        context = forking([WORKER_MODULE, *self.options.preload], threads)
         limit = Machine.here().share(self.world_size) if self.options.limited else 0
-        with _environment(OMP_NUM_THREADS=str(self.options.threads)):
-            for rank in range(self.world_size):
-                control, remote_control = context.Pipe()
-                output, remote_output = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_serve,
-                    args=(dict(os.environ), rank, remote_control, remote_output),
-                    kwargs={"threads": self.options.threads, "memory": limit},
-                    daemon=True,
-                )
-                process.start()
-                remote_control.close()
-                remote_output.close()
-                self._workers.append(Worker(rank, process, control, output))
+        for rank in range(self.world_size):
+            control, remote_control = context.Pipe()
+            output, remote_output = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_serve,
+                args=({**os.environ, **threads}, rank, remote_control, remote_output),
+                kwargs={"threads": self.options.threads, "memory": limit},
+                daemon=True,
+            )
+            process.start()
+            remote_control.close()
+            remote_output.close()
+            self._workers.append(Worker(rank, process, control, output))
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -190,18 +188,6 @@ def _serve(variables: dict[str, str], *place: Any, **resources: Any) -> None:
     from ringproof.cluster.worker import serve  # in the worker only
 
     serve(*place, **resources)
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set variables while the server process starts, since torch reads them when it is imported."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def launched_world() -> tuple[int, int] | None:

@@ -6,14 +6,12 @@ import importlib.metadata
 import json
 import platform
 import re
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.budget import usable_cpus
+from ringproof.programs import program, python, run
 from ringproof.upstream.gitprogram import Git, first_line
 
 _GPU_QUERY = (
@@ -77,11 +75,10 @@ def _short_name(device: str) -> str:
 
 
 def _gpus() -> tuple[str, ...]:
-    if shutil.which("nvidia-smi") is None and not Path("/dev/nvidia0").exists():
+    if program("nvidia-smi") is None and not Path("/dev/nvidia0").exists():
         return ()
-    command = [sys.executable, "-c", _GPU_QUERY]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-        return tuple(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        ended = run(python(code=_GPU_QUERY), seconds=120)
+        return tuple(json.loads(ended.out.splitlines()[-1])) if ended.code == 0 else ()
+    except (OSError, ValueError, IndexError):
         return ()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +20,7 @@ from rich.console import Console
 
 from ringproof.cards.proof import Proof, covers
 from ringproof.files import make_folder
-from ringproof.processes import contained, end_with_parent
+from ringproof.programs import Process, TimeLimit, python, started, variables
 from ringproof.progress import Update, progress
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.prove.judging import LEFT_OUT, judge_proof
@@ -210,8 +207,8 @@ def run_suite(
     ids = [proof.target for proof in proofs]
     selection.write_text(json.dumps({"ids": ids, "quick": request.quick}), "utf-8")
     command = [
-        sys.executable,
-        *("-m", "pytest", "-p", "ringproof.prove.recorder", "-p", "no:cacheprovider"),
+        *python(module="pytest"),
+        *("-p", "ringproof.prove.recorder", "-p", "no:cacheprovider"),
         # One word each: pytest takes a separate path for a test and seeks its settings there.
         *(f"--rootdir={request.root}", f"--ringproof-events={events}"),
         f"--ringproof-select={selection}",
@@ -228,7 +225,7 @@ def run_suite(
     ):
         deadline = time.monotonic() + request.timeout
         while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeLimit):
                 process.wait(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0.0)))
             suite.read(lines, update)
         code = process.poll()
@@ -256,32 +253,36 @@ def _ending(code: int | None, seconds: float, output: Path) -> str:
 @contextlib.contextmanager
 def _supervised(
     command: Sequence[str], folder: Path, output: IO[bytes]
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Process[bytes]]:
     """Run a command, and end it and all that it has started on exit, whatever their sessions are.
 
     It is interrupted first, so that it can close what it opened. Its output goes to a file, so that
     no pipe can fill, and its temporary files to a folder that is removed.
     """
-    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     strays: set[psutil.Process] = set()
     with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
         scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
-        environment = {**os.environ, "TMPDIR": stack.enter_context(scratch)}
+        environment = {**variables(), "TMPDIR": stack.enter_context(scratch)}
         stack.callback(_kill, strays)
-        ended_too = functools.partial(end_with_parent, signal.SIGTERM)
         process = stack.enter_context(
-            contained(command, cwd=folder, env=environment, preexec_fn=ended_too, **streams)
+            started(
+                command,
+                folder=folder,
+                environment=environment,
+                stdout=output,
+                last_signal=signal.SIGTERM,
+            )
         )
         stack.callback(_interrupt, process, strays)
         yield process
 
 
-def _interrupt(process: subprocess.Popen[bytes], strays: set[psutil.Process]) -> None:
+def _interrupt(process: Process[bytes], strays: set[psutil.Process]) -> None:
     """Ask a process to end, and add what it has started to ``strays``."""
     strays |= _descendants(process.pid)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeLimit):
             process.wait(_GRACE_SECONDS)
         strays |= _descendants(process.pid)
 

@@ -151,7 +151,7 @@ def stage(
     entries: Sequence[str] = request.config.getoption(UPSTREAM_OPTION, default=None) or []
     cache = request.config.getoption(CACHE_OPTION, default=None)
     folder = tmp_path_factory.mktemp("rehearsal")
-    with Servers(folder) as servers:
+    with Servers(folder, path=request.config.rootpath) as servers:
         yield SessionServers(
             parse_overrides(entries),
             folder,

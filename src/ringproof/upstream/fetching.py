@@ -25,7 +25,8 @@ from pathlib import Path
 
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
-from ringproof.upstream.gitprogram import Git, GitResult
+from ringproof.programs import Ended
+from ringproof.upstream.gitprogram import Git, reason
 from ringproof.upstream.tree import PICTURES
 
 SERVER = "https://github.com"
@@ -295,18 +296,18 @@ class Repository:
             raise self._failure(what, ended, seconds)
         return ended.out
 
-    def _failure(self, what: str, ended: GitResult, seconds: float | None) -> InputError:
+    def _failure(self, what: str, ended: Ended, seconds: float | None) -> InputError:
         url = _CREDENTIALS.sub("", self.url)
-        reason = _CREDENTIALS.sub("", _ACCESS.sub("", ended.reason))[:200]
+        why = _CREDENTIALS.sub("", _ACCESS.sub("", reason(ended.log)))[:200]
         name = f"{what} from {url}" if what else url
         remedy = "name another server with --from NAME=URL"
         if _FULL.search(ended.log):
             return InputError("--cache", self.folder, "the disk is full", "free space, and go on")
         if ended.code is None or _UNREACHABLE.search(ended.log):
-            reason = reason if ended.code is not None else f"no answer within {seconds:g} s"
-            problem = f"{url} cannot be reached: {reason}"
+            why = why if ended.code is not None else f"no answer within {seconds:g} s"
+            problem = f"{url} cannot be reached: {why}"
             return Unreachable("upstream", None, problem, f"check the network, or {remedy}")
         if _UNKNOWN.search(ended.log):
             problem, remedy = f"has no such commit: {name}", f"correct the card, or {remedy}"
             return InputError("upstream", None, problem, remedy)
-        return InputError("upstream", None, f"cannot be fetched: {name}: {reason}", remedy)
+        return InputError("upstream", None, f"cannot be fetched: {name}: {why}", remedy)

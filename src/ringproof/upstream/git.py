@@ -12,7 +12,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from ringproof.errors import InputError
-from ringproof.upstream.gitprogram import BlobReader, Git, first_line
+from ringproof.upstream.gitprogram import BlobReader, Git, first_line, reason
 from ringproof.upstream.tree import (
     MAX_FILE_BYTES,
     UpstreamError,
@@ -126,7 +126,7 @@ class GitTree(UpstreamTree):
         self.origin = f"git:{ref}#commit={self.commit}"
         listed = self._git.run("ls-tree", "-r", "-z", "--full-tree", self.commit)
         if listed.code != 0:
-            raise self._damaged(listed.reason)
+            raise self._damaged(reason(listed.log))
         rows = (row.split("\t", 1) for row in listed.out.split("\0") if row)
         self._entries = {name: (head.split()[0], head.split()[2]) for head, name in rows}
         self._pins = {
@@ -182,8 +182,8 @@ class GitTree(UpstreamTree):
         except OSError as error:
             raise self._damaged(str(error)) from error
 
-    def _damaged(self, reason: str) -> InputError:
-        problem = f"the repository is damaged or incomplete: {reason[:200]}"
+    def _damaged(self, why: str) -> InputError:
+        problem = f"the repository is damaged or incomplete: {why[:200]}"
         return InputError("git", self._spec, problem, "fetch it again in full")
 
     def _followed(self, path: str, level: int = 0) -> tuple[GitTree, Location]:
@@ -296,11 +296,11 @@ def _commit(git: Git, path: Path, ref: str) -> str:
     if found:
         return found
     if "not a git repository" in ended.log:
-        problem = f"no readable git repository: {ended.reason[:200]}"
+        problem = f"no readable git repository: {reason(ended.log)[:200]}"
         raise InputError("git", path, problem, "name a clone of the upstream")
     if ended.log or first_line(git, "rev-parse", "--symbolic-full-name", ref):
-        reason = ended.reason if ended.log else f"{ref!r} names a commit that is missing"
-        problem = f"the repository is damaged or incomplete: {reason[:200]}"
+        why = reason(ended.log) if ended.log else f"{ref!r} names a commit that is missing"
+        problem = f"the repository is damaged or incomplete: {why[:200]}"
         raise InputError("git", path, problem, "fetch it again in full")
     remedy = "name a branch, tag or commit that it has, or fetch it first"
     raise InputError("git", path, f"no ref {ref!r} in this repository", remedy)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from ringproof.errors import InputError
 from ringproof.files import make_folder, read_bounded
+from ringproof.programs import MERGED, python, run
 from ringproof.upstream.tree import UpstreamError, UpstreamUnavailable, WheelTree
 
 # Anchors need only source text, so a wheel for another Python version is accepted.
@@ -196,17 +195,17 @@ def download_wheels(wanted: str, folder: Path, patience: float = _PATIENCE) -> I
         UpstreamUnavailable: The index cannot be reached.
     """
     make_folder(folder, field="--cache")
-    for python in (None, *_FALLBACK_PYTHONS):
-        wheel = _download(wanted, folder, python, patience)
+    for version in (None, *_FALLBACK_PYTHONS):
+        wheel = _download(wanted, folder, version, patience)
         if wheel is not None:
             yield wheel
 
 
-def _download(wanted: str, folder: Path, python: str | None, patience: float) -> Archive | None:
+def _download(wanted: str, folder: Path, version: str | None, patience: float) -> Archive | None:
     """Run pip once; return ``None`` if the index has no wheel for this Python."""
     arguments = [*_DOWNLOAD, "--timeout", f"{patience:.0f}"]
-    if python is not None:
-        arguments += ["--python-version", python]
+    if version is not None:
+        arguments += ["--python-version", version]
         for platform in _FALLBACK_PLATFORMS:
             arguments += ["--platform", platform]
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
@@ -229,20 +228,11 @@ def _keep(download: Path, folder: Path) -> Archive:
 
 def _run_pip(arguments: Sequence[str]) -> tuple[bool, str]:
     """Run pip and return whether it failed, and its output."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_PIP_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    command = [*python(module="pip"), "--disable-pip-version-check", *arguments]
+    ended = run(command, seconds=_PIP_SECONDS, stderr=MERGED)
+    if ended.code is None:
         return True, f"ERROR: pip did not finish within {_PIP_SECONDS} s"
-    return done.returncode != 0, done.stdout
+    return ended.code != 0, ended.out
 
 
 def _reason(log: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ringproof.processes import end_with_parent
+from ringproof.programs import end_with_parent
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rank import bootstrap

@@ -6,8 +6,6 @@ import contextlib
 import os
 import random
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from multiprocessing import Pipe
@@ -16,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
+from ringproof.programs import python, started, variables
 from ringproof.prove.touches import Touch, note
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
@@ -53,7 +52,7 @@ class Server(contextlib.ExitStack):
         super().__init__()
         self._upstream, self._script, self._dtype = upstream, script, dtype
         self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(DECIDING)},
+            **variables(without=DECIDING),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             **(environment or {}),
@@ -74,17 +73,13 @@ class Server(contextlib.ExitStack):
         self._connection, theirs = Pipe()
         self.callback(self._connection.close)
         with theirs, Path(self._log or os.devnull).open("w") as sink:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ringproof.rehearsal.rank.server", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
+            server = started(
+                [*python(module="ringproof.rehearsal.rank.server"), str(theirs.fileno())],
+                environment=self._environment,
                 stdout=sink,
-                stderr=sink,
-                env=self._environment,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
             )
-        self.callback(self._process.wait)
-        self.callback(self._process.kill)
+            self._process = self.enter_context(server)
 
     def _ask(self, name: str, *given: object) -> Any:
         """Let the server answer a question; see `ringproof.rehearsal.rank.server`."""
@@ -143,10 +138,18 @@ def _touches(upstream: Upstream, outcome: Outcome) -> Iterator[Touch]:
 
 
 class Servers(contextlib.ExitStack):
-    """Servers that start when they are needed; a context manager that ends all of them."""
+    """Servers that start when they are needed; a context manager that ends all of them.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where their logs are.
+        path: Folder whose modules programs may call.
+    """
+
+    def __init__(self, folder: Path, *, path: Path | None = None) -> None:
         super().__init__()
+        known = variables().get("PYTHONPATH")
+        paths = [str(one) for one in (path, known) if one]
+        self._environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._started: dict[tuple[Upstream, str, str], Server] = {}
@@ -159,7 +162,11 @@ class Servers(contextlib.ExitStack):
         if key not in self._started:
             log = self._folder / f"server-{len(self._started)}.log"
             server = Server(
-                program.upstream, preload, environment=ENVIRONMENT, dtype=program.dtype, log=log
+                program.upstream,
+                preload,
+                environment=self._environment,
+                dtype=program.dtype,
+                log=log,
             )
             self._started[key] = self.enter_context(server)
         return self._started[key].run(program, folder, limit_seconds=limit_seconds)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
-import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ringproof.budget import Estimate, EstimatePart
 from ringproof.errors import InputError
-from ringproof.processes import end_with_parent
+from ringproof.programs import Process, TimeLimit, started, variables
 from ringproof.rehearsal.smoke.commands import environment, torchrun
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 
@@ -62,6 +60,8 @@ def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
     Returns:
         Why a program did not run through, one sentence each.
     """
+    # The ranks run in the folder of their logs, so that no module in the current folder is theirs.
+    pair = replace(pair, setting=replace(pair.setting, folder=pair.setting.folder.absolute()))
     for program in pair.programs:
         shutil.rmtree(pair.folder(program), ignore_errors=True)
     found = [(program.name, _run(pair, program, timeout, progress)) for program in pair.programs]
@@ -85,32 +85,27 @@ def _run(pair: Pair, program: PairProgram, timeout: float, progress: Progress) -
 
 @contextlib.contextmanager
 def _launcher(
-    words: Sequence[str], variables: Mapping[str, str], folder: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+    words: Sequence[str], own: Mapping[str, str], folder: Path
+) -> Iterator[Process[bytes]]:
     """Run a launcher, and end it and its ranks on exit: it ends them itself on SIGTERM."""
     # Ranks that are ended do not remove their temporary files, so that we do it for them.
     scratch = tempfile.TemporaryDirectory(prefix="ringproof-smoke-")
     with scratch, (folder / LAUNCHER_LOG).open("w") as log:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **variables, "TMPDIR": scratch.name},
-            start_new_session=True,
-            preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
-        )
-        try:
-            yield process
-        finally:
-            _end(process)
+        environment = {**variables(), **own, "TMPDIR": scratch.name}
+        with started(
+            words, folder=folder, environment=environment, stdout=log, last_signal=signal.SIGTERM
+        ) as process:
+            try:
+                yield process
+            finally:
+                _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             process.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeLimit):
                 process.wait(timeout=40)  # the launcher gives ranks 30 s
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError, shown
+from ringproof.programs import program, run
 
 MODULE = "megatron.core.datasets.helpers_cpp"
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
@@ -30,7 +29,7 @@ def compiled(root: Path, cache: Path) -> Path:
     target = cache / f"helpers_cpp-{key}{suffix}"
     if target.is_file():
         return target
-    compiler = shutil.which("g++") or shutil.which("c++")
+    compiler = program("g++") or program("c++")
     if compiler is None:
         raise InputError("g++", "g++ is not installed; install a C++ compiler")
     if importlib.util.find_spec("pybind11") is None:
@@ -42,9 +41,9 @@ def compiled(root: Path, cache: Path) -> Path:
     draft = target.with_name(f"{os.getpid()}-{target.name}")
     includes = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
     command = [compiler, "-O2", "-shared", "-std=c++17", "-fPIC", *includes, str(source)]
-    done = subprocess.run([*command, "-o", str(draft)], capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["the compiler gave no reason"])[-1]
+    ended = run([*command, "-o", str(draft)])
+    if ended.code:
+        reason = (ended.log.strip().splitlines() or ["the compiler gave no reason"])[-1]
         sentence = f"the file in {shown(root)} does not compile ({reason}); mend the checkout"
         raise InputError(str(SOURCE), sentence)
     draft.replace(target)

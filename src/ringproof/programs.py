@@ -1,0 +1,185 @@
+"""Starting other programs: the only module that does, so that no file in the current folder runs.
+
+ringproof is often run in a folder of somebody else, as the GitHub action runs in a pull request's
+files. ``python -m`` and ``python -c`` put the current folder in front of the import path, where a
+``pip.py`` or a ``struct.py`` is imported in place of the real one, and an empty entry of ``PATH``
+or ``PYTHONPATH`` means the current folder, too. So a Python is started by `python`, a program is
+found by `program`, variables come from `variables`, and ranks from `forking`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+# ``-c`` puts the current folder on the path as "". Python 3.11 and later leave it out with ``-P``;
+# earlier ones have no such option without losing PYTHONPATH, which is where users may have torch.
+# The builtin ``sys`` is the only import before "" is gone. The folder of this package is last, so
+# that nothing in it can stand in for a module of the standard library.
+_NO_FOLDER = ("-P",) if sys.version_info >= (3, 11) else ()
+_PREPARE = "import sys; sys.path[:] = [*filter(None, sys.path), {package!r}]; "
+_RUN_MODULE = "import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+# Both make Python read commands from a terminal or a file before or after a program.
+_INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")
+
+Process = subprocess.Popen
+"""A program that was started."""
+TimeLimit = subprocess.TimeoutExpired
+"""Raised by `Process.wait` and `Process.communicate`."""
+PIPE = subprocess.PIPE
+MERGED = subprocess.STDOUT
+"""Errors go where the output goes."""
+
+
+class Ended(NamedTuple):
+    """How a program ended: its exit code, ``None`` after a time limit; its output and messages."""
+
+    code: int | None
+    out: str
+    log: str
+
+
+def python(*, module: str = "", code: str = "") -> list[str]:
+    """Return the first words of a command that runs a module or code in a Python like this one.
+
+    The current folder is not on its import path, while ``PYTHONPATH`` and this package are.
+    """
+    run = _RUN_MODULE.format(module=module) if module else code
+    return [sys.executable, *_NO_FOLDER, "-c", _PREPARE.format(package=_PACKAGE) + run]
+
+
+def program(name: str) -> str | None:
+    """Return the path of a program that is installed, and not one in the current folder."""
+    return shutil.which(name, path=_absolute(os.environ.get("PATH", os.defpath)))
+
+
+def variables(without: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of this process, in which no search path has the current folder.
+
+    Empty entries, which ``PYTHONPATH=$PYTHONPATH:/more`` makes by mistake, are left out. Relative
+    entries become absolute, so that a program may start in another folder.
+
+    Args:
+        without: Beginnings of names to leave out.
+    """
+    left_out = (*without, *_INTERACTIVE)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    for name, value in kept.items():
+        if name in ("PATH", "PYTHONPATH"):
+            kept[name] = _absolute(value)
+    return kept
+
+
+def _absolute(paths: str) -> str:
+    return os.pathsep.join(str(Path(one).absolute()) for one in paths.split(os.pathsep) if one)
+
+
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when the thread that started it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[Any] = subprocess.DEVNULL,
+    stderr: int | IO[Any] = MERGED,
+    last_signal: signal.Signals | None = None,
+    **settings: Any,
+) -> Iterator[subprocess.Popen[Any]]:
+    """Run a command in a session of its own, and kill all that is left of the session on exit.
+
+    Args:
+        folder: Where it runs; the current folder by default.
+        environment: All its variables; `variables` by default.
+        last_signal: Signal that it gets when this process ends.
+        settings: Further arguments of `subprocess.Popen`.
+
+    Raises:
+        OSError: The command cannot be started.
+    """
+    process = subprocess.Popen(
+        list(command),
+        cwd=folder,
+        env=variables() if environment is None else environment,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=None if last_signal is None else lambda: end_with_parent(last_signal),
+        **settings,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def run(
+    command: Sequence[str], *, feed: str = "", seconds: float | None = None, **settings: Any
+) -> Ended:
+    """Run a command to its end, or end it after ``seconds``.
+
+    Args:
+        feed: Standard input.
+        settings: Further arguments of `started`.
+    """
+    pipes: dict[str, Any] = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **settings}
+    with started(command, text=True, errors="replace", **pipes) as process:
+        try:
+            out, log = process.communicate(feed, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return Ended(None, "", "")
+        return Ended(process.returncode, out or "", log or "")
+
+
+def forking(
+    preload: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
+) -> ForkServerContext:
+    """Return a context of `multiprocessing` whose server of forks runs.
+
+    The standard library starts that server by ``python -c`` once in a process. It is started in
+    the root folder, in which only an administrator can put modules; its forks change to the folder
+    and the import path of this process.
+
+    Args:
+        preload: Modules that the server imports.
+        more: Variables of the server, in addition to those of this process.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    before, folder = dict(os.environ), Path.cwd()
+    try:
+        os.environ.clear()
+        os.environ.update({**variables(), **more})
+        os.chdir("/")
+        forkserver.ensure_running()
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)
+    return context
