@@ -104,6 +104,7 @@ def shrink_batch(draft: Draft, before: Layout, after: Layout) -> int:
             continue
         micro = max(draft.number(micro_name, draft.number("--micro-batch-size")), 1)
         whole = draft.number(global_name, 0)
+        # More than one sample shows what goes wrong between the samples of a micro batch.
         smaller = min(micro, 2)
         if draft.flags.has(micro_name):
             draft.put(micro_name, smaller, BATCH)
@@ -112,7 +113,9 @@ def shrink_batch(draft: Draft, before: Layout, after: Layout) -> int:
             count = _microbatches(draft, max(whole // step, 1), after.pipeline)
             value = smaller * after.data * count
             if packed:
+                # Enough short sequences for a scheduler to choose: two packs of mean length 64.
                 value = max(value, min(whole, -(-2 * TOKENS // 64 // value) * value))
+            # A batch that does not divide stays one that does not: upstream refuses it.
             value += (smaller * after.data + 1) // 2 if whole % step else 0
             draft.put(global_name, min(value, whole), BATCH)
     size = draft.number("--micro-batch-size") * after.data

@@ -144,6 +144,7 @@ def _undivided(draft: Draft, before: Layout, max_ranks: int) -> Layout:
     step = before.model if not before.divides else lcm(
         before.model, before.pipeline * before.expert * before.expert_tensor
     )  # fmt: skip
+    # The remainder by a replica alone is refused for the same reason as the whole world.
     world = before.world % step or before.world
     world = world if world <= max_ranks else max_ranks - max_ranks % step - 1
     draft.note("world size", before.world, world, HIDES_DATA)
@@ -152,6 +153,7 @@ def _undivided(draft: Draft, before: Layout, max_ranks: int) -> Layout:
 
 def _candidates(draft: Draft, before: Layout) -> Iterator[Layout]:
     """Layouts in the order of how little they change besides DP."""
+    # Two replicas show wrong data-parallel reductions, which one cannot.
     least = (2, 1) if before.data > 1 else (1,)
     heads = draft.number("--num-attention-heads", before.tensor)
     tensors = [size for size in _halved(before.tensor) if heads % (before.tensor // size) == 0]

@@ -117,6 +117,7 @@ def _fewer(draft: Draft, before: Layout, after: Layout, count: int, virtual: int
     extra = sum(draft.flags.has(name) for name in counted)
     rest = (count + extra) % (before.pipeline * virtual if virtual > 1 else before.pipeline)
     fewer = unit - extra + (1 if rest and unit > 1 else 0)
+    # One layer hides what passes from layer to layer.
     while fewer < 2:
         fewer += unit
     return min(fewer, count)
@@ -175,6 +176,7 @@ def shrink_widths(draft: Draft, after: Layout) -> None:
     channels = draft.number("--kv-channels", 0)
     if (channels or hidden % heads == 0) and draft.knows("--kv-channels"):
         channels = channels or hidden // heads
+        # Kernels ask for multiples of 8: what upstream refuses is still refused.
         smaller = HEAD_CHANNELS + channels % 8 if channels > HEAD_CHANNELS else channels
         draft.put("--kv-channels", smaller, HEADS)
         draft.put("--hidden-size", wide if divides else wide + 8, WIDTH)
@@ -198,6 +200,7 @@ def shrink_experts(draft: Draft, before: Layout, after: Layout) -> None:
     if experts < 1 or experts % before.expert or experts % groups or topk > experts:
         return
     unit = lcm(after.expert, groups)
+    # Two experts on each rank, and twice as many as a token chooses, so that routes differ.
     wanted = max(2 * unit if experts >= 2 * unit else unit, min(2 * topk, experts))
     smaller = -(-wanted // unit) * unit
     if smaller < experts:

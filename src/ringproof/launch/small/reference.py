@@ -54,6 +54,7 @@ def reference(small: SmallProgram, options: Collection[str]) -> SmallProgram:
     budget = draft.number(BUDGET, 0)
     if budget and shared > 1:
         longest = draft.number("--seq-length", 0)
+        # One rank holds what several shared, and at least the longest sequence.
         draft.put(BUDGET, max(budget * shared, longest), OFF)
         alignment = draft.flags.one("--pad-packed-seq-alignment")
         if alignment == str(budget):

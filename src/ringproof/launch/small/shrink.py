@@ -100,6 +100,7 @@ def shrink(
 
 def _leave_out(draft: Draft) -> None:
     """Leave out what has no effect on the path, and what needs files, hosts or GPUs."""
+    # Options of data are left to `mock_data`, which puts others in their place.
     reasons = dict.fromkeys(why for why in DROPPED.values() if why != DATA)
     for why in reasons:
         names = [name for name, reason in DROPPED.items() if reason == why]

@@ -55,6 +55,7 @@ def prepare(upstream: Upstream, dtype: str, script: str = "") -> None:
     # Transformer Engine reads these when it is imported: no extension, no compiler.
     os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
+    # Devices first: modules of upstream ask for them, and take functions of torch, when imported.
     cuda.install(MAX_DEVICES)
     extension.install_apex()
     state_space.install()
@@ -99,6 +100,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
     """
     torch.set_num_threads(1)
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
+    # Upstream divides the ranks of a node by its devices.
     torch.cuda.device_count = lambda: devices
     started = time.perf_counter()
     probe, traffic = probes.RankProbe(), communication.Contributions()
@@ -113,6 +115,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         conversations.install(program.arguments)
         extension.leave_out_fused_kernels()
         _watch_training(probe, program)
+        # Everything is in place before the script runs as its own program.
         sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots:
             listener.listen(str(root))

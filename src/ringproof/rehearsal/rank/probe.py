@@ -91,6 +91,7 @@ class RankProbe:
         without_cp = getattr(own, "context_parallel_size", None) == 1
         comm_type, ranks = self._path or ("none", ((dist.get_rank(),),))
         phase = "evaluate" if self._evaluating else "train"
+        # Inside of a backward pass attention is called again only to recompute activations.
         if torch._C._current_graph_task_id() != -1:
             phase = "recompute"
         if torch.cuda.is_current_stream_capturing():

@@ -47,6 +47,7 @@ def _prepare(upstream: Upstream, dtype: str, script: str) -> Failure | None:
 def _start(program: Program, port: int, folder: Path) -> list[int]:
     """Fork the ranks of a program; return their process identifiers, by rank."""
     started = []
+    # Fork, not spawn: a rank has everything imported, and shares its memory until it writes there.
     for rank in range(program.ranks):
         pid = os.fork()
         if pid == 0:

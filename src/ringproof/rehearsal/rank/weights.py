@@ -68,6 +68,7 @@ def draw(model: torch.nn.Module) -> None:
             data = part.data
             if not isinstance(data, torch.Tensor) or not data.is_floating_point():
                 continue
+            # Norm weights and biases: other values would train another model than upstream's.
             if data.numel() and data.dim() and bool((data == data.reshape(-1)[0]).all()):
                 continue
             data.copy_(_local(part).to(data.dtype))

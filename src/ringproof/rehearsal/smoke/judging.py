@@ -77,6 +77,7 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> SmokeVerdict:
 
 def _shown(pair: Pair, program: PairProgram) -> LogEvidence:
     files = rank_logs(pair.folder(program))
+    # Two files of each rank: what it printed, and its errors.
     if len(files) < 2 * pair.setting.ranks:
         problem = f"feature {program.name}: there are logs of {len(files) // 2} of the ranks"
         return LogEvidence(program, None, (problem,))

@@ -187,10 +187,12 @@ def _sized(feature: str, launch: Launch, setting: PairSetting) -> Launch:
     flags = Flags(launch.arguments)
     longest = flags.integer("--seq-length", 0)
     if feature == "hcp":
+        # The inner level stays inside of a node, as it is meant; on one node it is a pair.
         inner = setting.ranks_per_node if setting.nodes > 1 else 2
         flags = flags.with_(CONTEXT, str(setting.ranks))
         flags = flags.with_(LEVELS, str(inner), str(setting.ranks // inner))
     elif feature == "dynamic-cp":
+        # Half of the domain: Dynamic CP then has sizes below and above the static one.
         context = min(setting.ranks, SHRUNK_RANKS) // 2
         flags = flags.with_(CONTEXT, str(context)).with_(BUDGET, str(longest // context))
     else:

@@ -133,6 +133,7 @@ def fused_attn_fwd(given: Arguments) -> tuple[Tensor, list[Tensor]]:
     for queries, keys in call.sequences():
         scores = call.scores(queries, keys)
         part = torch.logsumexp(scores, -1)
+        # A row that sees no key has the LSE -inf: its weights are 0, as cuDNN returns them.
         weights = torch.exp(scores - part[..., None]).nan_to_num(0.0)
         mixed = torch.einsum("hst,thd->shd", weights, call.keys(call.v, keys))
         _rows(out, queries, call.q_format).copy_(mixed)
@@ -150,6 +151,7 @@ def fused_attn_bwd(given: Arguments) -> list[Tensor | None]:
         scores, values = call.scores(queries, keys), call.keys(call.v, keys)
         weights = torch.exp(scores - call.lse_rows(lse, queries)[..., None]).nan_to_num(0.0)
         incoming, outputs = (call.queries(given[name], queries) for name in ("d_o", "o"))
+        # The output is that of all ring steps, so that this is right for a part of the keys.
         inner = (incoming * outputs).sum(-1).t()[..., None]
         d_weights = torch.einsum("shd,thd->hst", incoming, values)
         d_scores = weights * (d_weights - inner) * call.scale

@@ -105,6 +105,7 @@ TOKENIZER = "megatron.core.tokenizers.text.libraries.sft_tokenizer"
 
 def write(path: Path) -> None:
     """Write a file of packed conversations, the same every time."""
+    # The reference run and every rank read the same file, so that it has to be the same every time.
     draw = random.Random(7)
     lines = []
     for _ in range(ROWS):

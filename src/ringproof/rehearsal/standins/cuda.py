@@ -34,6 +34,8 @@ TYPE_NAMES = types.MappingProxyType({
 })  # fmt: skip
 
 
+# Upstream asks for most features by the compute capability; on Hopper it offers nearly all, and
+# not yet those of Blackwell, whose kernels have no stand-in.
 NAME = "NVIDIA H100 80GB HBM3"  # the GPU whose properties upstream sees
 CAPABILITY = (9, 0)
 MEMORY_BYTES = 85_899_345_920
@@ -221,6 +223,7 @@ def install(devices: int) -> None:
 
 def _functions(devices: int) -> dict[str, Any]:
     """What takes the place of functions of ``torch.cuda``."""
+    # A cell, since torch remembers the device that was set and upstream asks for it again.
     chosen, stream = [0], Stream()
 
     def choose(device: Any) -> None:

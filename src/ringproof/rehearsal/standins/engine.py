@@ -21,6 +21,7 @@ from ringproof.rehearsal.standins.guard import StandInModule, missing, replace_e
 
 PACKAGE = "transformer_engine"
 ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
+# New enough for every attention of cuDNN that Transformer Engine asks a version for.
 CUDNN_VERSION = (9, 20, 0)
 COMPILED = ("triton", "onnxscript", "onnx", "cutlass", "cuda")
 
@@ -89,6 +90,7 @@ class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Give the package a version."""
+        # Upstream compares Triton's version where it is imported.
         vars(module)["__version__"] = "3.4.0"
 
 
@@ -111,8 +113,10 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
     package.__path__ = [str(root / PACKAGE)]
     package.__version__ = version
     package.__file__ = str(root / PACKAGE / "__init__.py")
+    # The package's own __init__ would load the compiled library, so that it does not run.
     sys.modules[PACKAGE] = package
     common: Any = importlib.import_module(f"{PACKAGE}.common")
+    # It looks for the file of the extension, in whose place a module stands already.
     common.load_framework_extension = lambda *_: None
     package.common = common
     package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")
@@ -155,6 +159,7 @@ def _any_float(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def choice(attention_params: Any = None) -> Any:
         if attention_params.qkv_dtype in (torch.float32, torch.float64):
+            # cuDNN has no float32, so that upstream would fall back to another implementation.
             attention_params = dataclasses.replace(attention_params, qkv_dtype=torch.bfloat16)
         return choose(attention_params)
 

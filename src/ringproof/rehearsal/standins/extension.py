@@ -115,9 +115,11 @@ def build(*, has_short_backend: bool, wrap: Wrap) -> StandInModule:
         if name.startswith(("thd_", "convert_")):
             setattr(module, name, wrap(f"{NAME}.{name}", getattr(packed, name)))
     module.get_fused_attn_backend = _fused_backend
+    # The version of CUDA 12.9.
     module.get_cublasLt_version = lambda: 120900
     module.get_cudnn_version = lambda: 92000
     module.get_num_cublas_streams = lambda: 1
+    # As on a machine whose GPUs cannot multicast: user buffers are not offered.
     module.device_supports_multicast = lambda *_: False
     module._graph_checkpoint_detach_storage = lambda *_: None
     module.ubuf_built_with_mpi = lambda: False

@@ -39,6 +39,7 @@ def generic_gemm(
         extra_output=extra_output, bulk_overlap=bulk_overlap,
         beta=None if beta in (None, float(accumulate)) else f"{beta} and accumulate={accumulate}",
     )  # fmt: skip
+    # cuBLAS is column-major, so that upstream hands the operands over in the other order.
     left = b.reshape(-1, b.shape[-1])
     right = a.reshape(-1, a.shape[-1])
     product = (left.t() if transb else left) @ (right.t() if transa else right)
@@ -225,6 +226,7 @@ def multi_tensor_adam(
     eps: float, step: int, mode: int, bias_correction: int, weight_decay: float,
 ) -> None:  # fmt: skip
     """Take one Adam step; ``mode`` 1 decouples the weight decay (AdamW)."""
+    # As the real kernel: moments in their own dtype, and the update in the parameter's.
     first = 1 - beta1**step if bias_correction else 1.0
     second = 1 - beta2**step if bias_correction else 1.0
     for gradient, parameter, mean, square, *copies in zip(*lists, strict=True):

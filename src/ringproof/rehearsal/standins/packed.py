@@ -137,6 +137,7 @@ def thd_out_correction(out: Tensor, step: Tensor, *rest: Tensor | bool) -> None:
 
 
 def _scale(part: Tensor, whole: Tensor, rows: Tensor) -> Tensor:
+    # Both are -inf in rows of padding.
     factor = torch.exp(part - whole).nan_to_num(0.0)
     return factor.t().unsqueeze(-1).to(rows.dtype)
 

@@ -144,6 +144,7 @@ class Graph:
         """
         if self._segment is None or self._pool is None or self._use is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        # A capture on a device computes nothing: what was read before a replay was garbage.
         self.tapes.leave_nothing(self._pool)
         use = self.tapes.uses[self._use]
         self.tapes.uses[self._use] = replace(use, replays=use.replays + 1)
