@@ -81,7 +81,7 @@ def test_a_lock_with_a_broken_anchor_is_not_written(scene: Scene) -> None:
     assert scene.lock.read_text() == before
 
 
-def test_drift_names_the_class_and_what_hangs_on_it(scene: Scene) -> None:
+def test_drift_names_the_class_and_what_depends_on_it(scene: Scene) -> None:
     ends = ("--from", scene.git("main"), "--to", scene.git("later"))
     result = scene.run("drift", *ends, "--only", "lm", "--json", "-")
     assert result.exit_code == 1
@@ -92,7 +92,7 @@ def test_drift_names_the_class_and_what_hangs_on_it(scene: Scene) -> None:
     assert found["l-check"]["kind"] == "moved"
     text = scene.run("drift", *ends).stdout
     assert "RD301 l-build: changed -> pkg/mod.py:" in text
-    assert "claim says-build hangs on it" in text
+    assert "claim says-build depends on it" in text
     same = scene.run("drift", "--from", scene.git("main"), "--to", scene.git(scene.pinned))
     assert same.exit_code == 0
 

@@ -47,28 +47,28 @@ def test_every_edit_gets_its_class(tally: Counter[str], data: st.DataObject) -> 
     kind = data.draw(st.sampled_from(EDITS))
     edit = apply(kind, upstream, data.draw)
     tally[kind] += 1
-    fates = _drift(upstream.files(), edit.files, *upstream.symbols(), path=PATHS[0])
-    found = {fate.anchor.symbol: fate for fate in fates}
+    drifts = _drift(upstream.files(), edit.files, *upstream.symbols(), path=PATHS[0])
+    found = {drift.anchor.symbol: drift for drift in drifts}
     target = found[edit.symbol]
     assert target.kind.value in edit.kinds, (kind, edit.symbol, target)
-    for name, fate in found.items():
+    for name, drift in found.items():
         related = f"{name}.".startswith(f"{edit.symbol}.") or edit.symbol.startswith(f"{name}.")
         if not related:
-            assert fate.kind in HARMLESS, (kind, name, fate)
+            assert drift.kind in HARMLESS, (kind, name, drift)
     if edit.now is not None:
         assert (target.path, target.symbol) == edit.now
         assert target.confidence == 1
     if edit.says:
         assert any(edit.says in line for line in target.summary), target.summary
     if kind in HARMLESS_EDITS:
-        assert all(fate.harmless and not fate.summary for fate in found.values())
+        assert all(drift.harmless and not drift.summary for drift in found.values())
 
 
 def test_a_change_among_harmless_edits_is_seen() -> None:
     old = "def f(a=1):\n    return a\n"
     new = "# words\n\n\ndef f(\n    a = 2,  # words\n):\n    return (a)\n"
-    (fate,) = _drift({"m.py": old}, {"m.py": new}, "f")
-    assert fate.kind is DriftKind.CHANGED and fate.summary == ("defaults: a 1 -> 2",)
+    (drift,) = _drift({"m.py": old}, {"m.py": new}, "f")
+    assert drift.kind is DriftKind.CHANGED and drift.summary == ("defaults: a 1 -> 2",)
 
 
 CHANGES = [
@@ -99,31 +99,31 @@ CHANGES = [
 
 @pytest.mark.parametrize(("old", "new", "says"), CHANGES)
 def test_changes_are_summarised(old: str, new: str, says: str) -> None:
-    (fate,) = _drift({"m.py": old}, {"m.py": new}, "f")
-    assert fate.kind is DriftKind.CHANGED
-    assert any(says in line for line in fate.summary), fate.summary
+    (drift,) = _drift({"m.py": old}, {"m.py": new}, "f")
+    assert drift.kind is DriftKind.CHANGED
+    assert any(says in line for line in drift.summary), drift.summary
 
 
 def test_a_lost_expectation_and_new_words_are_told() -> None:
     text = 'class C:\n    size: int = 1\n    """How many ranks."""\n'
     new = TextTree({"m.py": text.replace("ranks", "nodes")})
-    (fate,) = classify([anchor("C.size", "ranks")], TextTree({"m.py": text}), new)
-    assert (fate.kind, fate.summary) == (DriftKind.SAME, ("documentation",))
-    assert fate.missing == ("ranks",) and not fate.harmless
-    assert dataclasses.replace(fate, missing=()).harmless
+    (drift,) = classify([anchor("C.size", "ranks")], TextTree({"m.py": text}), new)
+    assert (drift.kind, drift.summary) == (DriftKind.SAME, ("documentation",))
+    assert drift.missing == ("ranks",) and not drift.harmless
+    assert dataclasses.replace(drift, missing=()).harmless
 
 
 def test_methods_follow_a_renamed_class() -> None:
     old = {"m.py": "class A:\n    def size(self): return self.limit\n"}
-    (fate,) = _drift(old, {"m.py": old["m.py"].replace("A", "B")}, "A.size")
-    assert (fate.kind, fate.symbol, fate.confidence) == (DriftKind.RENAMED, "B.size", 1)
+    (drift,) = _drift(old, {"m.py": old["m.py"].replace("A", "B")}, "A.size")
+    assert (drift.kind, drift.symbol, drift.confidence) == (DriftKind.RENAMED, "B.size", 1)
 
 
 def test_a_function_that_is_defined_twice_is_named_with_its_number() -> None:
     old = {"m.py": "def f(a): return a + limit\n"}
     new = {"m.py": "def f(b, *c): go()\n" + old["m.py"]}
-    (fate,) = _drift(old, new, "f")
-    assert (fate.kind, fate.symbol, fate.after) == (DriftKind.RENAMED, "f#2", (2, 2))
+    (drift,) = _drift(old, new, "f")
+    assert (drift.kind, drift.symbol, drift.after) == (DriftKind.RENAMED, "f#2", (2, 2))
 
 
 F_PY = "def f(a):\n    return [a]\n"
@@ -146,8 +146,8 @@ F_PY = "def f(a):\n    return [a]\n"
 def test_another_function_is_no_rename_and_no_move(
     old: dict[str, str], new: dict[str, str]
 ) -> None:
-    (fate,) = _drift(old, new, "f")
-    assert fate.kind is DriftKind.GONE
+    (drift,) = _drift(old, new, "f")
+    assert drift.kind is DriftKind.GONE
 
 
 def test_a_broken_or_absent_file() -> None:
@@ -175,14 +175,14 @@ def test_a_file_is_compared_by_the_lines_that_are_expected(
     new: dict[str, str], kind: DriftKind, after: tuple[int, int] | None, missing: tuple[str, ...]
 ) -> None:
     wanted = anchor(None, "void f(", "a % 2 == 0", path="a.cu")
-    (fate,) = classify([wanted], TextTree({"a.cu": KERNEL}), TextTree(new))
-    assert (fate.kind, fate.after, fate.missing) == (kind, after, missing)
-    assert fate.harmless is (kind in HARMLESS)
-    assert fate.line().startswith(kind.value) and "None" not in fate.line()
+    (drift,) = classify([wanted], TextTree({"a.cu": KERNEL}), TextTree(new))
+    assert (drift.kind, drift.after, drift.missing) == (kind, after, missing)
+    assert drift.harmless is (kind in HARMLESS)
+    assert drift.line().startswith(kind.value) and "None" not in drift.line()
 
 
 def test_a_long_elif_chain_is_walked() -> None:
     chain = "".join(f"elif a == {index}:\n    x{index} = 1\n" for index in range(1500))
     old = {"m.py": f"if a:\n    pass\n{chain}"}
-    (fate,) = _drift(old, {"m.py": f"# above\n{old['m.py']}"}, "x1499")
-    assert fate.kind is DriftKind.MOVED
+    (drift,) = _drift(old, {"m.py": f"# above\n{old['m.py']}"}, "x1499")
+    assert drift.kind is DriftKind.MOVED

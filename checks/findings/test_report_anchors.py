@@ -147,13 +147,13 @@ def test_a_sarif_file_is_written_beside_what_is_printed(scene: Scene) -> None:
     assert "--sarif: cannot be written" in scene.refused("check", "--sarif", nowhere)
 
 
-def test_drift_stands_at_the_anchor_and_says_what_hangs_on_it(scene: Scene) -> None:
+def test_drift_stands_at_the_anchor_and_says_what_depends_on_it(scene: Scene) -> None:
     ends = ("--from", scene.git("main"), "--to", scene.git("later"))
     (found,) = sarif(scene.run("drift", *ends, "--only", "lm", "--format", "sarif"))
     assert (found["ruleId"], place(found)[0]) == ("RD301", CARD)
     assert found["message"]["text"].splitlines()[1:] == [
         "defaults: group_desc None -> 'x'",
-        "claim says-build hangs on it",
+        "claim says-build depends on it",
     ]
     github = scene.run("drift", *ends, "--only", "lm", "--format", "github").stdout
     assert github.startswith(f"::error file={CARD},line=") and "%0Aclaim says-build" in github

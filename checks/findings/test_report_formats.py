@@ -61,11 +61,11 @@ def test_only_notes_do_not_fail() -> None:
 
 
 def test_sarif_of_a_finding_with_everything() -> None:
-    finding = Finding("RA101", PATH, 3, "it is gone", 7, ("claim x hangs on it",), "one/build")
+    finding = Finding("RA101", PATH, 3, "it is gone", 7, ("claim x depends on it",), "one/build")
     run = sarif(report(finding, silenced=(Finding("RF201", PATH, 1, "y"),)))
     first, second = run["results"]
     assert (first["ruleId"], first["ruleIndex"], first["level"]) == ("RA101", 0, "error")
-    assert first["message"]["text"] == "it is gone\nclaim x hangs on it"
+    assert first["message"]["text"] == "it is gone\nclaim x depends on it"
     place = first["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": PATH, "uriBaseId": "%SRCROOT%"}
     assert place["region"] == {"startLine": 3, "endLine": 7}

@@ -40,8 +40,8 @@ class DriftKind(str, Enum):
 
 
 HARMLESS = frozenset((DriftKind.SAME, DriftKind.MOVED, DriftKind.ABSENT))
-_REREAD = "Read the later version and correct what hangs on the anchor."
-_REPOINT = "Point the anchor to its new place, and read what hangs on it again."
+_REREAD = "Read the later version and correct the statements that depend on the anchor."
+_REPOINT = "Point the anchor to its new place, and check the statements that depend on it."
 _BY_HAND = "Look at it by hand."
 _FIT = "Compare only versions the anchor is meant for (`--upstream NAME`), or correct the card."
 _EXPECTATION = Rule(
@@ -304,7 +304,9 @@ def _finding(skill: str, drift: Drift, card: LocatedCard) -> Finding:
     name = drift.anchor.id
     line, end = card.anchor_lines()[name]
     details = [*drift.summary, *(f"no longer contains {text!r}" for text in drift.missing)]
-    details += [f"{kind} {name} hangs on it" for kind, name in _hanging(card.card, drift.anchor)]
+    details += [
+        f"{kind} {name} depends on it" for kind, name in _depending(card.card, drift.anchor)
+    ]
     return Finding(
         RULE_OF[drift.kind].id,
         relative_path(card.document.path),
@@ -316,7 +318,7 @@ def _finding(skill: str, drift: Drift, card: LocatedCard) -> Finding:
     )
 
 
-def _hanging(card: Card, anchor: Anchor) -> Iterator[tuple[str, str]]:
+def _depending(card: Card, anchor: Anchor) -> Iterator[tuple[str, str]]:
     """Yield kind and id of the statements that name an anchor as proof."""
     for statement in statements(card):
         targets = [p.target for p in statement.proofs if p.kind is ProofKind.ANCHOR]
@@ -326,7 +328,7 @@ def _hanging(card: Card, anchor: Anchor) -> Iterator[tuple[str, str]]:
 
 def drift_data(skill: str, drift: Drift, card: Card) -> dict[str, Any]:
     """Return what became of an anchor for JSON."""
-    hanging = [{"kind": kind, "id": name} for kind, name in _hanging(card, drift.anchor)]
+    depending = [{"kind": kind, "id": name} for kind, name in _depending(card, drift.anchor)]
     anchor = drift.anchor
     after = {"path": drift.path, "symbol": drift.symbol, "lines": drift.after}
     return {
@@ -339,5 +341,5 @@ def drift_data(skill: str, drift: Drift, card: Card) -> dict[str, Any]:
         "confidence": drift.confidence,
         "summary": list(drift.summary),
         "missing": list(drift.missing),
-        "statements": hanging,
+        "statements": depending,
     }

@@ -123,35 +123,34 @@ class AnchorResolver:
     def _resolve_as_written(self, wanted: Anchor | Probe) -> Resolution:
         path, symbol = wanted.path, wanted.symbol or ""
         name = wanted.id if isinstance(wanted, Anchor) else ""
-        found = None
+
+        def failed(status: AnchorStatus, detail: str) -> Resolution:
+            return Resolution(name, self.tree.origin, path, symbol, status, detail=detail)
+
         try:
             found = self.find(wanted)
         except FileNotFoundError:
-            status, detail = AnchorStatus.MISSING_FILE, f"no file {path} in {self.tree.origin}"
+            return failed(AnchorStatus.MISSING_FILE, f"no file {path} in {self.tree.origin}")
         except (UpstreamError, UnparsableError) as error:
-            status, detail = AnchorStatus.UNREADABLE_FILE, f"{path}: {error}"
+            return failed(AnchorStatus.UNREADABLE_FILE, f"{path}: {error}")
         except SymbolError as error:
-            status, detail = AnchorStatus.MISSING_SYMBOL, f"{path}: {error}"
-            if error.ambiguous:
-                status = AnchorStatus.AMBIGUOUS_SYMBOL
-        if found is None:
-            return Resolution(name, self.tree.origin, path, symbol, status, detail=detail)
-        status, detail, missing = AnchorStatus.HOLDS, "", found.missing(wanted.expects)
-        if missing:
-            status = AnchorStatus.MISSING_EXPECTATION
-            place = f"{path}:{found.start}-{found.end}: `{symbol}`" if symbol else path
-            detail = f"{place} does not contain {', '.join(map(repr, missing))}"
+            several = AnchorStatus.AMBIGUOUS_SYMBOL
+            status = several if error.ambiguous else AnchorStatus.MISSING_SYMBOL
+            return failed(status, f"{path}: {error}")
+        missing = found.missing(wanted.expects)
+        place = f"{path}:{found.start}-{found.end}: `{symbol}`" if symbol else path
+        lacking = f"{place} does not contain {', '.join(map(repr, missing))}"
         return Resolution(
             name,
             self.tree.origin,
             path,
             symbol,
-            status,
+            AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS,
             start=found.start,
             end=found.end,
             fingerprint=found.fingerprint(),
             missing=missing,
-            detail=detail,
+            detail=lacking if missing else "",
         )
 
     def find(self, wanted: Anchor | Probe) -> Place:

@@ -1,4 +1,4 @@
-"""``ringproof anchors``: do the code anchors hold, where are they, and what became of them?"""
+"""``ringproof anchors``: check, lock and compare the places in upstream's code that cards name."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ def drift(
     folder: options.FolderOption = Path("skills"),
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Compare only the anchors of this upstream of a card."),
+        typer.Option(
+            metavar="NAME",
+            help="Compare only the anchors of this upstream; can be given several times.",
+        ),
     ] = None,
     upstream: options.UpstreamOption = None,
     cache: options.CacheOption = None,
@@ -143,7 +146,7 @@ def drift(
     json_path: options.JsonOption = "",
     sarif_path: SarifOption = "",
 ) -> None:
-    """Say what became of each anchor between two versions, and what the cards hang on it.
+    """Say what became of each anchor between two versions, and which statements depend on it.
 
     Anchors whose symbol is not in the earlier version are left out. Exit code 1: an anchor changed
     or is not where it was.
