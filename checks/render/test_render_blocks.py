@@ -36,31 +36,31 @@ def test_what_is_no_marker_is_left_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        (f"\n{BEGIN}\ntext\n", 2, "begins a block without an end"),
+        (f"\n{BEGIN}\ntext\n", 2, "this block has no end"),
         (f"a\n\n{END}\n", 3, "ends a block that nothing began"),
-        (f"{BEGIN}\n\n{BEGIN}\n{END}\n{END}\n", 3, "begins inside the block of line 1"),
+        (f"{BEGIN}\n\n{BEGIN}\n{END}\n{END}\n", 3, "this block begins inside the block of line 1"),
         (f"- item\n\n  {BEGIN}\n  {END}\n", 3, "inside of a list, quote or text"),
         (f"> {BEGIN}\n> {END}\n", 1, "shares its line"),
         (f"text {BEGIN}\n\n{END}\n", 1, "shares its line"),
         (f"{BEGIN} text\n{END}\n", 1, "shares its line"),
         ("<!-- ringproof:begin -->\n", 1, "names no KIND"),
         ("<!-- ringproof:start claims -->\n", 1, "is not a marker"),
-        (f"{BEGIN}\n<!-- ringproof:end claims -->\n", 2, "the end takes no words"),
-        (block("clams"), 1, "is not a kind of block (got clams); did you mean `claims`?"),
-        (block("claims only"), 1, "is not key=value (got only)"),
+        (f"{BEGIN}\n<!-- ringproof:end claims -->\n", 2, "remove 'claims'"),
+        (block("clams"), 1, "'clams' is not a kind of block; did you mean `claims`?"),
+        (block("claims only"), 1, "'only' is not key=value"),
         (block("claims only=a;b"), 1, "is not key=value"),
         (block("claims only=fast only=fast"), 1, "is given twice"),
-        (block("claims onyl=fast"), 1, "is not a key of claims (got onyl); did you mean `only`?"),
-        (block("claims only=fats"), 1, "is not a known claim (got fats); did you mean `fast`?"),
+        (block("claims onyl=fast"), 1, "'onyl' is not a key of claims; did you mean `only`?"),
+        (block("claims only=fats"), 1, "'fats' is not a known claim; did you mean `fast`?"),
         (
             block("claims except=nothing"),
             1,
-            "is not a known claim (got nothing); choose from: fast",
+            "'nothing' is not a known claim; choose from: fast",
         ),
-        (block("claims only=fast,fast"), 1, "stands twice in only"),
+        (block("claims only=fast,fast"), 1, "only names 'fast' twice"),
         (block("claims only=fast except=fast"), 1, "has both only and except"),
         (block("claims except=fast"), 1, "has no claim to show"),
-        (block("claims style=loud"), 1, "is not a style of claims (got loud)"),
+        (block("claims style=loud"), 1, "'loud' is not a style of claims"),
         (block("claims style=list columns=id"), 1, "style=list has no columns"),
         (block("claims style=table columns=colour"), 1, "is not a known column of claims"),
         (block("anchors upstream=nowhere"), 1, "is not a known upstream of the card"),
@@ -83,7 +83,7 @@ def test_a_kind_that_the_card_has_nothing_of() -> None:
 
 def test_blocks_that_need_the_lock_say_so() -> None:
     card, text = Card.model_validate(dict(CARD)), block("version-matrix").encode()
-    with pytest.raises(InputError, match=r"SKILL\.md:1: needs anchors\.lock, which is not there"):
+    with pytest.raises(InputError, match=r"SKILL\.md:1: .* needs anchors\.lock"):
         render_document(FILE, text, card, None)
     assert render_document(FILE, block("claims").encode(), card, None).blocks
 

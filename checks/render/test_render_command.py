@@ -79,8 +79,8 @@ def test_json_says_which_blocks(tmp_path: Path, run) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (block("clams"), "SKILL.md:1: is not a kind of block (got clams)"),
-        ("<!-- ringproof:end -->\n", "SKILL.md:1: ends a block that nothing began"),
+        (block("clams"), "SKILL.md:1: 'clams' is not a kind of block"),
+        ("<!-- ringproof:end -->\n", "SKILL.md:1: this marker ends a block that nothing began"),
         ("no block at all\n", "no file has a generated block"),
     ],
 )

@@ -15,8 +15,9 @@ from checks.render.miniature_skill import ALL_BLOCKS, CARD, block, changed, lock
 from ringproof.cards import find_cards
 from ringproof.cards.card import Card
 from ringproof.errors import InputError
-from ringproof.render import escaping
+from ringproof.render import filling
 from ringproof.render.blocks import find_blocks
+from ringproof.render.escaping import SafeMarkdown
 from ringproof.render.kinds import KINDS
 from ringproof.render.render import (
     RenderedFile,
@@ -230,7 +231,7 @@ def test_each_text_of_a_card_is_printed_as_it_is(place: tuple[str | int, ...]) -
 
 
 def test_a_break_out_is_refused_even_if_escaping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(escaping, "opening", escaping.SafeMarkdown)
+    monkeypatch.setitem(filling._environment().filters, "opening", SafeMarkdown)
     data = changed((("claims", 0, "says"), "x\n\n<!-- ringproof:end -->\n\n# mine"))
     with pytest.raises(InputError, match=r"SKILL\.md:1: .*break out of its block"):
         rendered(block("claims"), data)

@@ -11,16 +11,15 @@ from markdown_it.token import Token
 from ringproof.render.escaping import (
     WIDTH,
     SafeMarkdown,
-    bullets,
     code,
     command_lines,
     fence,
     inline,
     link,
     opening,
-    table,
     visible,
 )
+from ringproof.render.filling import fill_text, table
 
 NASTY = st.text(
     alphabet=st.one_of(
@@ -138,7 +137,7 @@ def test_a_link_goes_where_it_says(text: str, path: str) -> None:
 
 @given(st.text(alphabet="`~ab \\|\"'#$\u200b", max_size=30))
 def test_a_fence_holds_any_command(run: str) -> None:
-    tokens = MarkdownIt("commonmark").parse("\n".join((*fence(run), "end")))
+    tokens = MarkdownIt("commonmark").parse(f"{fence(run)}\nend")
     assert [token.type for token in tokens][:2] == ["fence", "paragraph_open"]
 
 
@@ -159,8 +158,10 @@ def test_long_commands_are_continued_between_words() -> None:
 
 def test_what_nobody_finished_is_escaped() -> None:
     raw = ("a | *b* <!-- c -->", SafeMarkdown("`d`"))
-    assert bullets(raw) == ("- a \\| \\*b\\* &lt;!-- c --&gt;", "- `d`")
-    assert table(("x",), [raw])[2] == "| a \\| \\*b\\* &lt;!-- c --&gt; | `d` |"
+    text = table(("x", "|"), [raw])
+    assert text.splitlines()[0] == "| x | \\| |"
+    assert text.splitlines()[2] == "| a \\| \\*b\\* &lt;!-- c --&gt; | `d` |"
+    assert fill_text("{{ a }} {{ b }} {{ 1 }}", a=raw[0], b=raw[1]).endswith("--&gt; `d` 1")
 
 
 def test_only_finished_markdown_is_trusted() -> None:

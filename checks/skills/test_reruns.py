@@ -6,10 +6,15 @@ A statement that holds on the release only is named here as well: its test fails
 from __future__ import annotations
 
 import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from checks.skills.shared import REPOSITORY
+from ringproof.prove.touches import Touch, collecting, note, watch
+from ringproof.stack.products import MEGATRON
 
 SCHEDULER = "checks/skills/test_dynamic_scheduler.py"
 DYNAMIC = "checks/skills/test_dynamic_upstream.py"
@@ -49,12 +54,24 @@ ABOUT_THE_RELEASE = {"test_installed_release_is_the_one_on_the_card"}
 class Outcomes:
     """A plugin of pytest that keeps the worst outcome of each test function, with its reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self.found: dict[str, str] = {}
+        self.ran: dict[str, list[str]] = {}
+        self._folder = folder
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out tests that start ranks themselves: they take the commit as a parameter."""
         items[:] = [item for item in items if "stage" not in getattr(item, "fixturenames", ())]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[object]:
+        """Keep which functions of upstream run in a test."""
+        with collecting() as touches:
+            watch(self._folder, Touch(False, "", ""))
+            result = yield
+        ran = self.ran.setdefault(item.originalname, [])
+        ran += (name for touch in touches for name in touch.functions)
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid.partition("::")[2].partition("[")[0]
@@ -64,11 +81,15 @@ class Outcomes:
             self.found.setdefault(name, "passed")
 
 
-def outcomes(files: list[str]) -> dict[str, str]:
-    """Run test files in a rank that imported upstream; return outcomes by test function."""
-    kept = Outcomes()
+def outcomes(files: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """Run test files in a rank that imported upstream.
+
+    Return by test function its outcome, and which functions of upstream ran.
+    """
+    (folder,) = importlib.import_module("megatron.core").__path__
+    kept = Outcomes(folder)
     pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", *files], plugins=[kept])
-    return kept.found
+    return {name: (outcome, kept.ran.get(name, [])) for name, outcome in kept.found.items()}
 
 
 def names(*files: str) -> list[str]:
@@ -89,9 +110,16 @@ def names(*files: str) -> list[str]:
 
 
 def reruns(stage, upstream_of, versions, *files):
-    """Outcomes by test function, for each version of the dynamic CP card."""
-    call = ("checks.skills.test_reruns:outcomes", 1, list(files))
-    return {name: stage.call(*call, upstream=upstream_of(name))[0] for name in versions}
+    """Outcomes by test function, and what was touched, for each version of the dynamic CP card."""
+    found = {}
+    for name in versions:
+        with collecting(apart=True) as touches:  # one run of all tests; each notes its own part
+            (by_test,) = stage.call(
+                "checks.skills.test_reruns:outcomes", 1, list(files), upstream=upstream_of(name)
+            )
+        core = next(touch for touch in touches if touch.repo == MEGATRON)
+        found[name] = by_test, replace(core, executed=False, functions=())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +133,11 @@ def levels(stage, upstream_of):
 
 
 def agree(found, name, not_there):
-    for version, outcomes in found.items():
+    for version, (by_test, core) in found.items():
+        outcome, ran = by_test[name]
+        note(core.ran(ran))
         expected = "failed" if name in not_there[version] else "passed"
-        assert outcomes[name].startswith(expected), f"{version}: {outcomes[name]}"
+        assert outcome.startswith(expected), f"{version}: {outcome}"
 
 
 @pytest.mark.parametrize("name", names(SCHEDULER, DYNAMIC))

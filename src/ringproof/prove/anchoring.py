@@ -107,6 +107,10 @@ def anchor_digest(card: Card, anchor: Anchor) -> str:
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
+_DEFINING = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+"""Statements that say nothing about what upstream does by being executed."""
+
+
 class GivenTree(UpstreamTree):
     """An upstream checkout that notes what a test does with it.
 
@@ -130,13 +134,18 @@ class GivenTree(UpstreamTree):
         return self._tree.paths(under)
 
     def run(self, path: str, parts: Sequence[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
-        """Execute statements of a file, alone; if one of their functions runs, upstream ran.
+        """Execute statements of a file, alone.
+
+        Upstream was executed if a function that they define runs, or if they are statements from
+        within a function.
 
         Args:
             parts: Statements of the file, as `ast.parse` gives them.
             names: What they find; it gets what they define.
         """
-        watch(self.origin, Touch(False, self._repo, str(self.commit)))
+        read = Touch(False, self._repo, str(self.commit))
+        note(read.ran(f"{path}:{part.lineno}" for part in parts if not isinstance(part, _DEFINING)))
+        watch(self.origin, read)
         exec(compile(ast.Module([*parts], []), f"{self.origin}/{path}", "exec"), names)
         return names
 

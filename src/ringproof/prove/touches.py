@@ -92,10 +92,11 @@ def watch(folder: str, touch: Touch) -> None:
 
 
 @contextmanager
-def collecting() -> Iterator[list[Touch]]:
-    """Collect the notes of what runs inside, complete at the end; an outer one gets them as well.
+def collecting(*, apart: bool = False) -> Iterator[list[Touch]]:
+    """Collect the notes of what runs inside, complete at the end, when what is watched is noted.
 
-    What is watched inside is noted at the end.
+    Args:
+        apart: Whether an outer collection does not get them.
     """
     inner, outer = _Collection(), _OPEN.get()
     token = _OPEN.set(inner)
@@ -106,5 +107,5 @@ def collecting() -> Iterator[list[Touch]]:
         inner.listener.close()
         for folder, touch in inner.watched.items():
             inner.found.append(touch.ran(inner.listener.functions(folder)))
-        if outer is not None:
+        if outer is not None and not apart:
             outer.found.extend(inner.found)

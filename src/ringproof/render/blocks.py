@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from markdown_it.token import Token
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.markdown import parse, split_lines, without_frontmatter
 
 # `ringproof: ignore` is a comment for the linter and not a marker.
@@ -47,9 +47,9 @@ class GeneratedBlock:
     begin: int
     end: int
 
-    def refusal(self, value: object, problem: str, remedy: str) -> InputError:
+    def refusal(self, sentence: str) -> InputError:
         """Return an error with the line of the block."""
-        return InputError(f"{self.file}:{self.begin + 1}", value, problem, remedy)
+        return InputError(f"{self.file}:{self.begin + 1}", sentence)
 
     def values(self, key: str) -> tuple[str, ...]:
         """Return the values of a key; empty if it is not given."""
@@ -59,14 +59,16 @@ class GeneratedBlock:
         """Raise `InputError` for a key that this kind of block does not have."""
         for key in self.options:
             if key not in keys:
-                raise self.refusal(key, f"is not a key of {self.kind}", nearest(key, keys))
+                raise self.refusal(
+                    f"{shown(key)} is not a key of {self.kind}; {nearest(key, keys)}"
+                )
 
     def one_of(self, key: str, choices: Sequence[str]) -> str:
         """Return the value of a key that takes one of some words; the first by default."""
         given = ",".join(self.values(key)) or choices[0]
         if given not in choices:
-            problem = f"is not a {key} of {self.kind}"
-            raise self.refusal(given, problem, nearest(given, choices))
+            remedy = nearest(given, choices)
+            raise self.refusal(f"{shown(given)} is not a {key} of {self.kind}; {remedy}")
         return given
 
     def known(self, key: str, choices: Sequence[str], what: str) -> tuple[str, ...]:
@@ -74,9 +76,11 @@ class GeneratedBlock:
         given = self.values(key)
         for index, value in enumerate(given):
             if value not in choices:
-                raise self.refusal(value, f"is not a known {what}", nearest(value, choices))
+                raise self.refusal(
+                    f"{shown(value)} is not a known {what}; {nearest(value, choices)}"
+                )
             if value in given[:index]:
-                raise self.refusal(value, f"stands twice in {key}", "name it once")
+                raise self.refusal(f"{key} names {shown(value)} twice; name it once")
         return given
 
     def selected(self, items: Mapping[str, Item], what: str) -> tuple[Item, ...]:
@@ -88,11 +92,11 @@ class GeneratedBlock:
         only = self.known("only", tuple(items), what)
         left_out = self.known("except", tuple(items), what)
         if only and left_out:
-            raise self.refusal(None, "has both only and except", "give one of them")
+            raise self.refusal("the block has both only and except; give one of them")
         names = only or tuple(name for name in items if name not in left_out)
         if not names:
-            problem = f"has no {what} to show"
-            raise self.refusal(None, problem, "remove the block, or add one to the card")
+            remedy = "remove the block, or add one to the card"
+            raise self.refusal(f"the block has no {what} to show; {remedy}")
         return tuple(items[name] for name in names)
 
 
@@ -124,7 +128,7 @@ def find_blocks(text: str, file: str) -> tuple[GeneratedBlock, ...]:
     try:
         tokens = parse(body)
     except ValueError as error:
-        raise InputError(file, None, "cannot be parsed as Markdown", "simplify it") from error
+        raise InputError(file, "the file cannot be parsed as Markdown; simplify it") from error
     return tuple(_paired(_markers(tokens, body), file))
 
 
@@ -150,45 +154,45 @@ def _paired(markers: Iterator[_Marker], file: str) -> Iterator[GeneratedBlock]:
             raise _misplaced(marker, where, known=match is not None)
         if match["edge"] == "begin":
             if opened is not None:
-                problem = f"begins inside the block of line {opened[2] + 1}"
-                raise InputError(where, None, problem, "end that one first")
+                inside = f"inside the block of line {opened[2] + 1}"
+                raise InputError(where, f"this block begins {inside}; end that one first")
             opened = (*_content(match["rest"], where), marker.line)
         elif match["rest"].strip():
-            problem, remedy = "the end takes no words", "write `<!-- ringproof:end -->`"
-            raise InputError(where, match["rest"].strip(), problem, remedy)
+            words = shown(match["rest"].strip())
+            raise InputError(where, f"remove {words}: write `<!-- ringproof:end -->`")
         elif opened is None:
             remedy = "remove it, or write its beginning"
-            raise InputError(where, None, "ends a block that nothing began", remedy)
+            raise InputError(where, f"this marker ends a block that nothing began; {remedy}")
         else:
             yield GeneratedBlock(file, *opened, marker.line)
             opened = None
     if opened is not None:
-        remedy = "write `<!-- ringproof:end -->` behind it"
-        raise InputError(f"{file}:{opened[2] + 1}", None, "begins a block without an end", remedy)
+        remedy = "write `<!-- ringproof:end -->` after it"
+        raise InputError(f"{file}:{opened[2] + 1}", f"this block has no end; {remedy}")
 
 
 def _misplaced(marker: _Marker, where: str, *, known: bool) -> InputError:
     text = marker.text.strip()
     alone = text.startswith("<!--") and text.endswith("-->") and text.count("<!--") == 1
     if known or (marker.nested and alone):
-        problem, remedy = "a marker inside of a list, quote or text", "move it to the left margin"
+        problem = "is inside of a list, quote or text; move it to the left margin"
     elif not alone:
-        problem, remedy = "a marker that shares its line", "give it a line of its own"
+        problem = "shares its line with other text; give the marker a line of its own"
     else:
-        problem, remedy = "is not a marker", f"write {_FORM}"
-    return InputError(where, text, problem, remedy)
+        problem = f"is not a marker; write {_FORM}"
+    return InputError(where, f"{shown(text)} {problem}")
 
 
 def _content(rest: str, where: str) -> tuple[str, Mapping[str, tuple[str, ...]]]:
     words = rest.split()
     if not words or "=" in words[0]:
-        raise InputError(where, rest.strip() or None, "names no KIND", f"write {_FORM}")
+        raise InputError(where, f"the marker names no KIND; write {_FORM}")
     options: dict[str, tuple[str, ...]] = {}
     for word in words[1:]:
         match = _OPTION.fullmatch(word)
         if match is None:
-            raise InputError(where, word, "is not key=value", "write it like only=one,two")
+            raise InputError(where, f"{shown(word)} is not key=value; write it like only=one,two")
         if match["key"] in options:
-            raise InputError(where, match["key"], "is given twice", "give each key once")
+            raise InputError(where, f"{match['key']} is given twice; give each key once")
         options[match["key"]] = tuple(match["value"].split(","))
     return words[0], MappingProxyType(options)

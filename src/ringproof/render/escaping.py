@@ -8,7 +8,6 @@ Balanced backticks make code as usual.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 WIDTH = 96
@@ -98,28 +97,15 @@ def link(text: str, url: str) -> SafeMarkdown:
     )
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Return the lines of a table. What is not finished Markdown is escaped."""
-    return (_row(headings), f"|{'---|' * len(headings)}", *map(_row, rows))
+def finished(value: object) -> SafeMarkdown:
+    """Return finished Markdown as it is, and anything else escaped within a line."""
+    return value if isinstance(value, SafeMarkdown) else inline(str(value))
 
 
-def bullets(items: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines of a list. What is not finished Markdown is escaped."""
-    return tuple(f"- {_finished(item)}" for item in items)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_finished, cells))} |"
-
-
-def _finished(text: str) -> SafeMarkdown:
-    return text if isinstance(text, SafeMarkdown) else inline(text)
-
-
-def fence(run: str) -> tuple[str, ...]:
-    """Return the lines of a code block, which the command cannot close."""
+def fence(run: str) -> SafeMarkdown:
+    """Return a code block, which the command cannot close."""
     ticks = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(run)), default=0))
-    return f"{ticks}bash", *command_lines(run), ticks
+    return SafeMarkdown("\n".join((f"{ticks}bash", *command_lines(run), ticks)))
 
 
 def command_lines(run: str) -> tuple[str, ...]:

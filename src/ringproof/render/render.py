@@ -134,7 +134,7 @@ def _refuse_escape(content: str, made: Sequence[RenderedBlock], file: str) -> No
     inside = [tuple(lines[block.begin + 1 : block.end]) for block in again]
     if inside != [item.after for item in made]:
         problem = "the card holds text that would break out of its block"
-        raise made[0].block.refusal(None, problem, "write that text in other words")
+        raise made[0].block.refusal(f"{problem}; write that text in other words")
 
 
 def difference(item: RenderedBlock) -> tuple[str, ...]:
