@@ -225,10 +225,10 @@ def test_a_sweep_compares_capacities() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--batches", "2"), "--batches: is for --graphs (got 2)"),
-        (("--graphs", "--batches", "0"), "--batches: is not between 1 and 1,000"),
-        (("--graphs", "--batches", "1001"), "--batches: is not between 1 and 1,000"),
-        (("--graphs", "--batches", "2", "--lengths", "8,9"), "--batches: 8,9 is one batch"),
+        (("--batches", "2"), "--batches needs --graphs"),
+        (("--graphs", "--batches", "0"), "--batches: 0 is not between 1 and 1,000"),
+        (("--graphs", "--batches", "1001"), "--batches: 1001 is not between 1 and 1,000"),
+        (("--graphs", "--batches", "2", "--lengths", "8,9"), "--batches: '8,9' is one batch"),
         (
             ("--graphs", "--batches", "5", "--lengths", "lognormal:mean=4096,sigma=1,n=64,seed=5"),
             "sequence longer than the 16,384 tokens",

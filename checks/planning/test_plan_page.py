@@ -15,9 +15,9 @@ import pytest
 from checks.planning.batches import Mixed
 from checks.planning.plan_run import BASIC, plan
 from ringproof.cli.lengths import read_lengths
+from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_page import MAX_BLOCKS, drawing, page
 from ringproof.cli.plan_result import Result, plan_result
-from ringproof.cli.plan_setup import PlanOptions
 from ringproof.reference.planning import AttentionOnly, Domain, Goal, Pipeline, make_plan
 from ringproof.reference.planning.baselines import static_plan
 from ringproof.reference.planning.lengths import make_lengths

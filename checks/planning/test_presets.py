@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, replace
 
 import pytest
 
-from ringproof.cli.plan_setup import from_fields, preset
+from ringproof.cli.plan_options import from_fields, preset
 from ringproof.errors import InputError
 from ringproof.reference.planning.hardware import H100, PRESETS, Hardware
 from ringproof.reference.planning.shapes import (
@@ -184,7 +184,7 @@ def test_models_with_experts_say_so():
 def test_every_preset_is_found_by_its_name(what, presets, known):
     assert len(presets) >= 5
     assert [preset(presets, one.name, what) for one in presets] == list(presets)
-    with pytest.raises(InputError, match=rf"{what}: unknown {what} .* {known}"):
+    with pytest.raises(InputError, match=rf"--{what}: .* is unknown; .*{known}"):
         preset(presets, "h300", what)
 
 

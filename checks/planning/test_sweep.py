@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from checks.planning.plan_run import LENGTHS, plan, refused
-from ringproof.cli.plan_setup import PlanOptions
+from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_sweep import (
     MAX_SETTINGS,
     InfeasiblePoint,
@@ -137,11 +137,11 @@ def test_the_sweep_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("0",), "--max-tokens-per-rank: is not a list of budgets"),
-        (("2048,x",), "--max-tokens-per-rank: is not a list of budgets"),
-        (("2048", "--comm", "udp"), "--comm: is unknown"),
+        (("0",), "--max-tokens-per-rank: 0 is not between 1 and"),
+        (("2048,x",), "--max-tokens-per-rank: '2048,x' is not a list of integers"),
+        (("2048", "--comm", "udp"), "--comm: 'udp' is unknown"),
         (("2048", "--cp-sizes", "3"), "--cp-sizes: 3 does not divide"),
-        (("2048", "--cost", "attention-only", "--comm", "p2p"), "--comm: has no meaning"),
+        (("2048", "--cost", "attention-only", "--comm", "p2p"), "--comm has no effect with"),
         (("128",), "sweep: no setting is possible"),
     ],
 )
@@ -155,4 +155,4 @@ def test_the_exchanging_ranks_concern_one_type_only() -> None:
     assert all("metrics" in setting for setting in found["settings"])
     assert len(found["settings"]) == 4
     said = refused(*SWEEP, "2048", *options, "--comm", "p2p,a2a")
-    assert "--inner-size: is for a2a+p2p" in said
+    assert "--inner-size needs --comm a2a+p2p" in said

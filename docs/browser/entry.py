@@ -11,10 +11,11 @@ import shlex
 from typing import Any
 
 from ringproof.cli.lengths import parse
+from ringproof.cli.plan_options import OTHER_NAMES, PlanOptions
 from ringproof.cli.plan_page import page
 from ringproof.cli.plan_result import Result, plan_result
-from ringproof.cli.plan_setup import PlanOptions, as_options
 from ringproof.errors import InputError
+from ringproof.options import named_by_option
 
 MOST_SEQUENCES = 2048
 """More take a browser too long; the command plans a million."""
@@ -36,7 +37,7 @@ def answer(request: str) -> str:
     text = given.pop("text", "")
     given |= {"lengths": FILE} if text else {}
     try:
-        with as_options():
+        with named_by_option(PlanOptions, OTHER_NAMES):
             result = _planned(PlanOptions(**given), text)
     except InputError as error:
         return json.dumps({"error": str(error)})
@@ -50,13 +51,10 @@ def answer(request: str) -> str:
 
 
 def _planned(options: PlanOptions, text: str) -> Result:
-    options.refuse_contradictions()
-    options.goal()
     lengths = parse(text.encode(), FILE, "") if text else options.read()
     if len(lengths) > MOST_SEQUENCES:
-        remedy = "plan them with the command"
-        problem = f"are more than {MOST_SEQUENCES:,} sequences"
-        raise InputError("lengths", f"{len(lengths):,}", problem, remedy)
+        sentence = f"{len(lengths):,} sequences are more than {MOST_SEQUENCES:,}"
+        raise InputError("--lengths", f"{sentence}; plan them with the command")
     return plan_result(options, lengths)
 
 

@@ -14,8 +14,8 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
+from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_result import plan_result
-from ringproof.cli.plan_setup import PlanOptions
 from ringproof.reference.attention.steps import step_table
 from ringproof.reference.packing.partition import rank_spans
 from ringproof.reference.packing.shards import Sharding

@@ -8,10 +8,12 @@ are checked in the same way for those who build it in Python.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
 from ringproof.errors import InputError, check_name, shown
 
@@ -67,6 +69,47 @@ def spelled(one: Field[Any]) -> str:
     return names[0].split("/")[0] if names else f"--{one.name.replace('_', '-')}"
 
 
+def option_fields(kind: type) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield the fields that are options, with their types, also those of nested dataclasses."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if "option" in one.metadata:
+            yield one, hints[one.name]
+        else:
+            yield from option_fields(hints[one.name])
+
+
+def given_options(values: Any) -> tuple[str, ...]:
+    """Return the options that do not have their default, in the order of the fields."""
+    found: list[str] = []
+    for one in fields(values):
+        value = getattr(values, one.name)
+        if "option" not in one.metadata:
+            found += given_options(value)
+        elif value != one.default:
+            found.append(spelled(one))
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def named_by_option(kind: type, others: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Name the option instead of the field in refusals.
+
+    Args:
+        kind: A dataclass of options.
+        others: Options of what has another name where it is refused.
+    """
+    try:
+        yield
+    except InputError as error:
+        options = {one.name: spelled(one) for one, _ in option_fields(kind)}
+        options |= {name.replace("_", "-"): option for name, option in options.items()}
+        option = {**options, **others}.get(error.field)
+        if option is None:
+            raise
+        raise InputError(option, error.sentence) from None
+
+
 def check_options(values: Any) -> None:
     """Check the values of all fields that are options.
 
@@ -93,7 +136,7 @@ def require(values: Any, *names: str) -> None:
         InputError: One is empty or ``None``.
     """
     for one in fields(values):
-        if one.name in names and getattr(values, one.name) in ("", None):
+        if one.name in names and getattr(values, one.name) in ("", None, ()):
             raise InputError(spelled(one), f"{spelled(one)} is missing; see --help")
 
 

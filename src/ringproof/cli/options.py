@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,15 @@ import typer
 from ringproof import __version__
 from ringproof.cache import default_cache
 from ringproof.errors import InputError, shown
-from ringproof.options import OptionField, check_value, spelled, told
+from ringproof.options import (
+    OptionField,
+    check_value,
+    named_by_option,
+    option,
+    option_fields,
+    spelled,
+    told,
+)
 from ringproof.shipped import shipped_skills
 
 
@@ -100,7 +107,9 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not download 
 JsonOption = Annotated[
     str,
     typer.Option(
-        "--json", metavar="PATH", help="Write the result as JSON to this file; - is stdout."
+        "--json",
+        metavar="PATH",
+        help="Write the result as JSON to this file. - writes it to standard output.",
     ),
 ]
 
@@ -116,42 +125,26 @@ def cache_folder(chosen: Path | None) -> Path:
     return chosen if chosen is not None else default_cache()
 
 
-def with_parameters(
-    declared: Iterable[inspect.Parameter],
+def json_option() -> Any:
+    """Declare the option ``--json`` as a field of a command's dataclass."""
+    text = "Write the result as JSON to this file. - writes it to standard output."
+    return option("", text, "--json", metavar="PATH")
+
+
+def command_of(
+    kind: type[T], others: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Put declared parameters between the context and a command's own, where typer finds them.
-
-    The command itself finds their values in ``params`` of its context.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        context, *rest = own.parameters.values()
-
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            command(**{name: values[name] for name in own.parameters})
-
-        together = [one.replace(kind=one.KEYWORD_ONLY) for one in (context, *declared, *rest)]
-        vars(run)["__signature__"] = own.replace(parameters=together)
-        run.__annotations__ = {one.name: one.annotation for one in together}
-        return run
-
-    return decorate
-
-
-def command_of(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a dataclass, with an option for each of its fields.
 
     Args:
         kind: A dataclass whose fields are declared with `ringproof.options.option`, or are such
             dataclasses themselves. No two of all these fields have the same name.
+        others: Options of what has another name where it is refused.
 
     The function takes the dataclass, or the context of typer and the dataclass. Whatever it, or the
     dataclass, refuses by the name of a field is refused by the name of the option.
     """
-    leaves = tuple(_leaves(kind))
-    parameters = [_parameter(one, annotation) for one, annotation in leaves]
+    parameters = [_parameter(one, annotation) for one, annotation in option_fields(kind)]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function).parameters
@@ -164,7 +157,7 @@ def command_of(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., N
         @functools.wraps(function)
         def run(**values: Any) -> None:
             first = [values["context"]] if context else []
-            with named_by_option(kind):
+            with named_by_option(kind, others):
                 function(*first, _built(kind, values))
 
         shown = [*context, *parameters]
@@ -173,16 +166,6 @@ def command_of(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., N
         return run
 
     return decorate
-
-
-def _leaves(kind: type) -> Iterator[tuple[Field[Any], Any]]:
-    """Yield the fields that are options, with their types, also those of nested dataclasses."""
-    hints = get_type_hints(kind)
-    for one in fields(kind):
-        if "option" in one.metadata:
-            yield one, hints[one.name]
-        else:
-            yield from _leaves(hints[one.name])
 
 
 def _parameter(one: Field[Any], annotation: Any) -> inspect.Parameter:
@@ -194,6 +177,8 @@ def _parameter(one: Field[Any], annotation: Any) -> inspect.Parameter:
     metavar = limits.metavar or "|".join(limits.choices)
     if annotation == tuple[int, ...]:  # typer's own lists are options that are repeated
         annotation, default = str, ""
+    elif annotation == tuple[str, ...]:
+        annotation, default = list[str] | None, None
     if not metavar and annotation is not bool:
         metavar = "N" if annotation in (int, int | None) else "X"
     declared = typer.Option(default, *names, metavar=metavar or None, help=limits.help)
@@ -209,6 +194,8 @@ def _built(kind: type[T], values: Mapping[str, Any]) -> T:
             made[one.name] = _built(hints[one.name], values)
         elif hints[one.name] == tuple[int, ...]:
             made[one.name] = integers(spelled(one), values[one.name])
+        elif hints[one.name] == tuple[str, ...]:
+            made[one.name] = tuple(values[one.name] or ())
         else:
             made[one.name] = values[one.name]
     return kind(**made)
@@ -225,22 +212,3 @@ def integers(option: str, text: str) -> tuple[int, ...]:
     except ValueError:
         sentence = f"{shown(text)} is not a list of integers; write it as 2,4"
         raise InputError(option, sentence) from None
-
-
-@contextlib.contextmanager
-def named_by_option(kind: type, others: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """Name the option instead of the field in refusals.
-
-    Args:
-        kind: The dataclass of the command; see `command_of`.
-        others: Options of what has another name where it is refused.
-    """
-    try:
-        yield
-    except InputError as error:
-        options = {one.name: spelled(one) for one, _ in _leaves(kind)}
-        options |= {name.replace("_", "-"): option for name, option in options.items()}
-        option = {**options, **others}.get(error.field)
-        if option is None:
-            raise
-        raise InputError(option, error.sentence) from None

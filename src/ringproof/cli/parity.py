@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from ringproof.budget import Estimate, EstimatePart, Machine
-from ringproof.cli.options import command_of, integers, named_by_option
+from ringproof.cli.options import command_of, integers
 from ringproof.cli.output import write_result
 from ringproof.cli.ranks import RankOptions, check_launched, log_lines
 from ringproof.cluster import Cluster, RankContext, launched_world, run_launched
@@ -118,21 +118,20 @@ class AttentionCommand:
             InputError: Options contradict each other or cannot be measured. It names the option.
         """
         world = self.ranks or launched or (math.prod(self.hcp) if self.hcp else 2)
-        with named_by_option(AttentionCommand, _OTHER_NAMES):
-            packed = self._pack(world)
-            alike = {one.name for one in fields(ParityCase)} & {one.name for one in fields(self)}
-            computed = {
-                "world": world,
-                "comm_type": self.comm,
-                "hierarchical_sizes": self.hcp,
-                "seq_len": packed.rows if packed else _given(self.seq_len, _SEQUENCE_TOKENS),
-                "batch": _given(self.batch, 1),
-                "packed": packed,
-                "kv_heads": self.kv_heads or self.heads,
-                "v_head_dim": self.v_head_dim or self.head_dim,
-            }
-            case = ParityCase(**{**{name: getattr(self, name) for name in alike}, **computed})
-            case.check()
+        packed = self._pack(world)
+        alike = {one.name for one in fields(ParityCase)} & {one.name for one in fields(self)}
+        computed = {
+            "world": world,
+            "comm_type": self.comm,
+            "hierarchical_sizes": self.hcp,
+            "seq_len": packed.rows if packed else _given(self.seq_len, _SEQUENCE_TOKENS),
+            "batch": _given(self.batch, 1),
+            "packed": packed,
+            "kv_heads": self.kv_heads or self.heads,
+            "v_head_dim": self.v_head_dim or self.head_dim,
+        }
+        case = ParityCase(**{**{name: getattr(self, name) for name in alike}, **computed})
+        case.check()
         return case
 
     def _pack(self, world: int) -> PackedSequences | None:
@@ -157,7 +156,7 @@ def _given(value: int | None, default: int) -> int:
 
 
 @app.command(epilog=EXAMPLE)
-@command_of(AttentionCommand)
+@command_of(AttentionCommand, _OTHER_NAMES)
 def attention(options: AttentionCommand) -> None:
     """Run CP attention, forward and backward, against a dense float64 reference.
 

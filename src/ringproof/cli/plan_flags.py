@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.cli.plan_setup import PlanOptions, static_size
-from ringproof.errors import InputError
+from ringproof.cli.plan_options import SharedPlanOptions, static_size
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.domain import Domain
 
-TARGETS = ("dev", "pr5618", "main")
 _THD_NEEDS = MappingProxyType({"a2a": "2.10", "all_gather": "2.18"})
 _Flag = tuple[str, object]
 
@@ -30,14 +28,16 @@ class MegatronSettings:
         longest: Tokens of the longest sequence.
         sequences: Number of sequences in the global batch.
         comm: Communication type.
+        static_cp: CP size of the static baselines, if one was asked for.
         graphs: What graphs have to hold, if any are wanted.
     """
 
-    options: PlanOptions
+    options: SharedPlanOptions
     domain: Domain
     longest: int
     sequences: int
     comm: str
+    static_cp: int | None = None
     graphs: GraphCapacity | None = None
 
     @property
@@ -51,7 +51,7 @@ class MegatronSettings:
     @property
     def context_parallel(self) -> int:
         """``context_parallel_size``: at 1 some versions switch CP off for good."""
-        size = static_size(self.options, self.domain, self.longest)
+        size = static_size(self.static_cp, self.domain, self.longest)
         return 2 if size == 1 and self.domain.ranks % 2 == 0 else size
 
     @property
@@ -66,8 +66,7 @@ class MegatronSettings:
 
 
 def megatron_flags(wanted: MegatronSettings, target: str) -> list[str]:
-    """Lines of a shell, remarks and then flags, for a target that `check_target` accepts."""
-    check_target(target)
+    """Lines of a shell, remarks and then flags, for one of `plan_options.TARGETS`."""
     special = _main_remarks(wanted) if target == "main" else _dynamic_remarks(wanted, target)
     remarks = [f"# {remark}" for remark in (*special, *_general_remarks(wanted))]
     flags = [name if value is None else f"{name} {value}" for name, value in _flags(wanted, target)]
@@ -79,12 +78,6 @@ def upstream_sizes(ranks: int, smallest: int) -> tuple[int, ...]:
     if ranks & (ranks - 1) or smallest & (smallest - 1):
         return ()
     return tuple(1 << power for power in range(smallest.bit_length() - 1, ranks.bit_length()))
-
-
-def check_target(target: str) -> None:
-    """Refuse a name that is not in `TARGETS`."""
-    if target not in TARGETS:
-        raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
 
 
 def _flags(wanted: MegatronSettings, target: str) -> Iterator[_Flag]:

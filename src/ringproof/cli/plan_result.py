@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ringproof.cli import plan_setup
 from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_flags import MegatronSettings, megatron_flags
-from ringproof.cli.plan_setup import PlanOptions
-from ringproof.errors import InputError
+from ringproof.cli.plan_options import (
+    PlanOptions,
+    SharedPlanOptions,
+    sizes_that_hold,
+    static_size,
+)
+from ringproof.errors import InputError, shown
+from ringproof.options import require
 from ringproof.reference.graphs import sizing
 from ringproof.reference.planning.baselines import (
     Dealing,
@@ -84,9 +89,8 @@ class Result:
         """The cost model in words."""
         if self.options.cost == "attention-only":
             return "attention only: squared length over group size"
-        machine = self.options.hardware or plan_setup.DEFAULT_HARDWARE
-        named = f"{self.options.model or plan_setup.DEFAULT_MODEL} on {machine}"
-        return plain(f"{named}, {self.options.comm or plan_setup.DEFAULT_COMM}")
+        options = self.options
+        return plain(f"{options.model} on {options.hardware}, {options.comm}")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -129,9 +133,15 @@ class Result:
 
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""
-        longest, comm = int(self.lengths.values.max()), self.options.comm or plan_setup.DEFAULT_COMM
+        longest, comm = int(self.lengths.values.max()), self.options.comm
         made = MegatronSettings(
-            self.options, self.domain, longest, len(self.lengths), comm, graphs=self.graphs
+            self.options,
+            self.domain,
+            longest,
+            len(self.lengths),
+            comm,
+            static_cp=self.options.static_cp,
+            graphs=self.graphs,
         )
         return megatron_flags(made, target)
 
@@ -149,14 +159,12 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
     Raises:
         InputError: Options that contradict, or a batch that does not fit.
     """
-    if options.max_tokens_per_rank is None:
-        remedy = "say how many tokens the memory of one rank allows"
-        raise InputError("--max-tokens-per-rank", None, "is missing", remedy)
-    domain = options.domain(options.max_tokens_per_rank, options.cp_sizes)
-    model, goal = options.cost_model(options.comm or plan_setup.DEFAULT_COMM), options.goal()
+    require(options, "lengths", "ranks", "max_tokens_per_rank")
+    domain = options.domain(options.max_tokens_per_rank or 0, options.cp_sizes)
+    model, goal = options.cost_model(options.comm), options.goal()
     lengths.refuse_longer(domain.longest)
     plan = make_plan(lengths.values, domain, model, goal)
-    size = plan_setup.static_size(options, domain, int(lengths.values.max()))
+    size = static_size(options.static_cp, domain, int(lengths.values.max()))
     return Result(
         options,
         lengths,
@@ -181,7 +189,7 @@ def _baselines(
     if len(values) <= MOST_COMPARED:
         plan = static_plan(values, domain, size, model, goal, dealing="sorted")
         yield static("sorted", "sorted", plan)
-        enough = plan_setup.sizes_that_hold(domain, int(values.max()))
+        enough = sizes_that_hold(domain, int(values.max()))
         _, dealing, plan = best_static_plan(values, domain, enough, model, goal)
         yield static("best", dealing, plan)
     padded = padded_plan(values, domain, size, model, goal)
@@ -208,7 +216,7 @@ def batches_capacity(
     return sizing.largest(found)
 
 
-def plan_capacity(options: PlanOptions, plan: Plan, domain: Domain) -> sizing.GraphCapacity:
+def plan_capacity(options: SharedPlanOptions, plan: Plan, domain: Domain) -> sizing.GraphCapacity:
     """What graphs have to hold for one plan of these options."""
     return sizing.graph_capacity(
         plan,
@@ -232,7 +240,7 @@ def next_draws(source: str, batches: int) -> Iterator[str]:
         return
     if not source.startswith(_DRAWN):
         remedy = "draw lengths (lognormal:...), or plan one file after the other"
-        raise InputError("--batches", batches, f"{plain(source)} is one batch", remedy)
+        raise InputError("--batches", f"{shown(source)} is one batch; {remedy}")
     parts = source.removeprefix(_DRAWN).split(",")
     rest = ",".join(part for part in parts if not part.startswith(_SEED))
     given = [float(part.removeprefix(_SEED)) for part in parts if part.startswith(_SEED)]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ringproof.cli import plan_setup
 from ringproof.cli.output import told_to_wait, write_result
-from ringproof.cli.plan_flags import MegatronSettings, check_target, megatron_flags, upstream_sizes
+from ringproof.cli.plan_flags import MegatronSettings, megatron_flags, upstream_sizes
+from ringproof.cli.plan_options import SharedPlanOptions, SweepOptions, check_sweep
 from ringproof.cli.plan_result import plan_capacity
-from ringproof.cli.plan_setup import PlanOptions
 from ringproof.cli.plan_text import amount
 from ringproof.errors import InputError
+from ringproof.options import require
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.domain import Domain, IntArray, choose_cp_sizes
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import make_plan
-from ringproof.reference.planning.timing import COMM_TYPES
 
 AS_GOOD = 1.01
 """Settings within this factor of the fastest are alike: a model of time is not more exact."""
@@ -75,34 +74,26 @@ class SweepOutcome:
         return known and self.setting.comm != "a2a+p2p"
 
 
-def run(
-    given: Mapping[str, Any],
-    budgets: str,
-    size_sets: list[str] | None,
-    comm_types: str,
-    json_path: str,
-) -> None:
+def run(options: SweepOptions, json_path: str) -> None:
     """Plan the batch at every setting, and write the comparison.
 
     Raises:
         InputError: Options that contradict, or no setting that is possible.
     """
-    options = PlanOptions.of({**given, "comm": comm_types})
-    check_target(options.target)
-    options.refuse_contradictions()
-    with plan_setup.as_options():
-        options.goal()
-        settings = _settings(options, budgets, size_sets, comm_types)
-        lengths = options.read()
-        if not options.force:
-            plan_setup.check_sweep(len(lengths.values), len(settings))
-        with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
-            outcomes = sweep(lengths.values, settings, options)
+    require(options, "lengths", "ranks", "budgets")
+    settings = _settings(options)
+    lengths = options.read()
+    if not options.force:
+        check_sweep(len(lengths.values), len(settings))
+    with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
+        outcomes = sweep(lengths.values, settings, options)
     best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
     flags = ["# no setting of this sweep is one of Megatron-LM's"]
     if usable is not None:
-        longest, comm = int(lengths.values.max()), usable.setting.comm or plan_setup.DEFAULT_COMM
-        made = MegatronSettings(options, usable.domain, longest, len(lengths), comm, usable.graphs)
+        longest, comm = int(lengths.values.max()), usable.setting.comm or "p2p"
+        made = MegatronSettings(
+            options, usable.domain, longest, len(lengths), comm, graphs=usable.graphs
+        )
         flags = megatron_flags(made, options.target)
     data = {
         "version": 1,
@@ -117,7 +108,7 @@ def run(
 
 
 def sweep(
-    lengths: IntArray, settings: Sequence[SweepPoint], options: PlanOptions
+    lengths: IntArray, settings: Sequence[SweepPoint], options: SharedPlanOptions
 ) -> tuple[SweepOutcome | InfeasiblePoint, ...]:
     """Plan the batch at every setting; one that is impossible is kept with its reason.
 
@@ -130,20 +121,20 @@ def sweep(
         InputError: Too many settings, or none that is possible.
     """
     if not 0 < len(settings) <= MAX_SETTINGS:
-        problem = f"{len(settings)} settings, not 1 to {MAX_SETTINGS}"
-        raise InputError("sweep", None, problem, "vary less at a time")
+        sentence = f"{len(settings)} settings are not between 1 and {MAX_SETTINGS}"
+        raise InputError("sweep", f"{sentence}; vary less at a time")
     outcomes = [_tried(lengths, one, place, options) for place, one in enumerate(settings)]
     first = outcomes[0]
     if isinstance(first, InfeasiblePoint) and not any(
         isinstance(one, SweepOutcome) for one in outcomes
     ):
-        problem = f"no setting is possible: {first.problem}"
-        raise InputError("sweep", None, problem, "change budgets or sizes")
+        sentence = f"no setting is possible: {first.problem}; change budgets or sizes"
+        raise InputError("sweep", sentence)
     return tuple(outcomes)
 
 
 def _tried(
-    lengths: IntArray, setting: SweepPoint, place: int, options: PlanOptions
+    lengths: IntArray, setting: SweepPoint, place: int, options: SharedPlanOptions
 ) -> SweepOutcome | InfeasiblePoint:
     if setting.comm != "a2a+p2p":
         options = replace(options, inner_size=None)
@@ -171,32 +162,21 @@ def recommend(
     return min(alike, key=lambda one: (one.setting.max_tokens_per_rank, one.place), default=None)
 
 
-def _settings(
-    options: PlanOptions, budgets: str, size_sets: list[str] | None, comm_types: str
-) -> list[SweepPoint]:
+def _settings(options: SweepOptions) -> list[SweepPoint]:
     """All combinations, the preferred ones first; sets of sizes that are the same only once."""
     sets: dict[tuple[int, ...], str] = {}
-    for spec in size_sets or ("pow2", "divisors"):
+    for spec in options.size_sets or ("pow2", "divisors"):
         sets.setdefault(choose_cp_sizes(spec, options.ranks or 0, options.min_cp), spec)
-    types = [name.strip() for name in (comm_types or ",".join(COMM_TYPES)).split(",")]
-    for name in types:
-        if name not in COMM_TYPES:
-            remedy = f"choose from {','.join(COMM_TYPES)}"
-            raise InputError("--comm", name, "is unknown", remedy)
-    if options.inner_size is not None and "a2a+p2p" not in types:
-        raise InputError("--inner-size", options.inner_size, "is for a2a+p2p", "leave it out")
-    if options.cost == "attention-only":
-        types = [""]
-    tried = plan_setup.positive_numbers(budgets, "--max-tokens-per-rank", digits=12, what="budgets")
+    types = options.types if options.cost == "full" else ("",)
     return [
         SweepPoint(budget, spec, comm)
-        for comm in dict.fromkeys(types)
+        for comm in types
         for spec in dict.fromkeys(_possible(options, comm, *item) for item in sets.items())
-        for budget in dict.fromkeys(tried)
+        for budget in dict.fromkeys(options.budgets)
     ]
 
 
-def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str) -> str:
+def _possible(options: SharedPlanOptions, comm: str, sizes: tuple[int, ...], spec: str) -> str:
     """For a2a, the sizes that divide the heads, unless the user listed the sizes."""
     if comm != "a2a" or spec not in ("pow2", "divisors"):
         return spec

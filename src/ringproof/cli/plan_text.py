@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_result import Result, inputs_of
-from ringproof.cli.plan_setup import PlanOptions
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.simulate import Timeline

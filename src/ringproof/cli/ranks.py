@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from ringproof.cli.options import json_option
 from ringproof.cluster import ClusterOptions, LogSink
 from ringproof.errors import InputError
 from ringproof.options import check_options, option
@@ -27,12 +28,7 @@ class RankOptions:
         "Write what all ranks print to this file. - writes it to standard error.",
         metavar="PATH",
     )
-    json_path: str = option(
-        "",
-        "Write the result as JSON to this file. - writes it to standard output.",
-        "--json",
-        metavar="PATH",
-    )
+    json_path: str = json_option()
     force: bool = option(False, "Start even if the machine seems too small for it.")
 
     def __post_init__(self) -> None:

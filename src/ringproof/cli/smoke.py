@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli.options import cache_folder, command_of, known_skills
+from ringproof.cli.options import cache_folder, command_of, json_option, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import rank_progress, require_packages
 from ringproof.errors import InputError, shown
@@ -87,12 +87,7 @@ class SmokeCommand:
         metavar="NAME:PATH",
     )
     record: Path | None = option(None, "Record the result below DIR/ENVIRONMENT.", metavar="DIR")
-    json_path: str = option(
-        "",
-        "Write the result as JSON to this file. - writes it to standard output.",
-        "--json",
-        metavar="PATH",
-    )
+    json_path: str = json_option()
     timeout: float = seconds(900, "Longest time of one program in seconds.")
     skills: Path | None = option(
         None,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 from ringproof.budget import Machine
-from ringproof.cli.options import command_of, named_by_option
+from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
 from ringproof.cli.ranks import RankOptions, check_launched, log_lines
 from ringproof.cli.train_log import FORMATS, PROGRESS, LogFile, on_rank
@@ -55,7 +55,7 @@ class TrainCommand:
         check_options(self)
 
 
-@command_of(TrainCommand)
+@command_of(TrainCommand, _OTHER_NAMES)
 def train(options: TrainCommand) -> None:
     """Train a tiny model: TP, PP, VPP, CP, DP, FSDP2 and Dynamic CP in any mix.
 
@@ -75,10 +75,7 @@ def train(options: TrainCommand) -> None:
 
         train_estimate(options.run).check(Machine.here())
     first = world is None or world[0] == 0
-    with (
-        named_by_option(TrainCommand, _OTHER_NAMES),
-        options.ranks.log(first=first) as stream,
-    ):
+    with options.ranks.log(first=first) as stream:
         result = _run(options, world, stream)
     if options.ranks.json_path and first:
         write_json(result, options.ranks.json_path)
