@@ -42,7 +42,7 @@ def test_help_loads_no_command() -> None:
     )
     *shown, loaded = ran(sys.executable, "-c", program).stdout.splitlines()
     assert any(line.startswith("  lint ") for line in shown)
-    small = ("cli", "cli.main", "cli.places", "cli.termination", "errors", "holding")
+    small = ("cli", "cli.main", "cli.places", "cli.termination", "errors")
     assert set(loaded.split()) == {"ringproof", *(f"ringproof.{name}" for name in small)}
 
 
@@ -65,6 +65,23 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
     said = re.fullmatch(r"internal error: .*; the traceback is in (\S+)\n", done.stderr)
     assert said is not None, done.stderr
     assert "find_cards" in Path(said[1]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --tp x", "error: Invalid value for '--tp': "),
+        ("rehearse a", "error: Missing option '--upstream'."),
+        ("lnt", "error: No such command 'lnt'."),
+        ("plan --rank 8", "error: No such option: --rank"),
+        ("upstream", "Usage: "),
+    ],
+)
+def test_what_is_no_command_line_is_one_line(words: str, said: str) -> None:
+    done = ringproof(*words.split())
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1 or said == "Usage: "
 
 
 def test_without_a_place_for_the_traceback_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from typer.testing import CliRunner
 from ringproof.cli.main import app
 from ringproof.cli.places import FILES
 from ringproof.errors import InputError
-from ringproof.holding import held_folder
 
 LOG = "iteration 1/ 1 | lm loss: 1.0 | grad norm: 1.0 |\n"
 
@@ -76,16 +76,16 @@ PARITY = ("logs", "parity", "a", "b")
     [
         (
             (*PARITY, "--html", "a"),
-            "--html: is an input of this command (got a); name another file",
+            "--html: 'a' is an input of this command; name another file",
         ),
-        ((*PARITY, "--json", "./b"), "--json: is an input"),
-        ((*PARITY, "--json", "link"), "--json: is an input"),
-        ((*PARITY, "--json", "hard"), "--json: is an input"),
-        ((*PLAN, "--json", "lengths"), "--json: is an input"),
-        ((*PLAN, "--json", "x", "--html", "./x"), "--html: is where --json writes"),
-        (("train", "--log", "x", "--json", "x"), "writes (got x)"),
-        (("prove", "--json", "folder"), "--json: is a folder"),
-        (("lint", "folder", "--sarif", "missing/x"), "--sarif: cannot be written there"),
+        ((*PARITY, "--json", "./b"), "is an input of this command"),
+        ((*PARITY, "--json", "link"), "is an input of this command"),
+        ((*PARITY, "--json", "hard"), "is an input of this command"),
+        ((*PLAN, "--json", "lengths"), "is an input of this command"),
+        ((*PLAN, "--json", "x", "--html", "./x"), "--html: './x' is where --json writes"),
+        (("train", "--log", "x", "--json", "x"), "'x' is where --"),
+        (("prove", "--json", "folder"), "--json: 'folder' is a folder"),
+        (("lint", "folder", "--sarif", "missing/x"), "--sarif: 'missing/x' cannot be written"),
     ],
 )
 def test_nothing_is_overwritten(files: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -104,7 +104,7 @@ def test_every_command_refuses_a_folder(files: Path, command: str, option: str) 
             is_option = parameter.param_type_name == "option"
             words += [parameter.opts[0], "a"] if is_option and parameter.required else []
             words += [] if is_option else ["a"]
-    assert f"{option}: is a folder (got folder)" in refused(*words)
+    assert f"{option}: 'folder' is a folder" in refused(*words)
 
 
 def test_devices_and_standard_output_can_be_shared(files: Path) -> None:
@@ -112,10 +112,10 @@ def test_devices_and_standard_output_can_be_shared(files: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_a_second_import_into_a_folder_is_refused(files: Path) -> None:
-    (files / "skill").mkdir()
-    (files / "skill" / "SKILL.md").write_text("---\nname: skill\ndescription: x\n---\n")
-    with held_folder(files / "out", "--output"):
-        assert "--output: process" in refused("card", "import", "skill", "--output", "out")
-    done = CliRunner().invoke(app, ["card", "import", "skill", "--output", "out"])
-    assert done.exit_code == 0, done.output
+@pytest.mark.parametrize("option", ["--out", "--record"])
+def test_a_folder_that_cannot_be_made_is_refused(files: Path, option: str) -> None:
+    assert f"{option}: '{files / 'a'}' is a file" in refused("prove", option, "a/b")
+    (files / "folder").chmod(0o500)
+    if os.access(files / "folder", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    assert f"{option}: '{files / 'folder'}' cannot be written" in refused("prove", option, "folder")

@@ -150,7 +150,7 @@ def test_unknown_names_are_refused(ids: list[str], groups: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--json", "/nowhere/a.json"), "--json: cannot be written there"),
+    (("--json", "/nowhere/a.json"), "'/nowhere/a.json' cannot be written"),
     (("--against", "nothing"), "is not a known upstream"),
     (("--case", "nothing"), "does not exist"),
     ((), "has no megatron/core"),

@@ -236,7 +236,7 @@ BAD_INPUT = MappingProxyType(
         "download the wheel again": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
         "there is no file 'nothing.whl'": (*HERE, "--te", "nothing.whl"),
         "has no transformer_engine": (*HERE, "--te", "."),
-        "cannot be written there": (*HERE, "--json", "/nowhere/a.json"),
+        "cannot be written": (*HERE, "--json", "/nowhere/a.json"),
         "is a folder": (*HERE, "--html", "."),
         "is neither a checkout nor": (*HERE, "--against", "nonsense"),
         "=2' already; name another value": (

@@ -23,7 +23,6 @@ from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
-from ringproof.holding import held_folder
 from ringproof.stack.products import ENGINE, MEGATRON, find_products
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
@@ -169,7 +168,7 @@ def _rehearsed(
         offline=offline,
         machine=Machine.here(),
     )
-    with held_folder(request.folder, "--rehearse"), rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, progress)
     return rehearsed.judge(examination, result.main)
 

@@ -174,7 +174,7 @@ def main() -> None:
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
     try:
         with termination_as_exit():
-            app()
+            code = app(standalone_mode=False)
     except Interrupted as signal:
         name = next((word for word in sys.argv[1:] if word in _HELP), "")
         kept = signal.kept or _KEPT.get(name, "no result is written")
@@ -185,7 +185,20 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except Exception as error:
-        sys.exit(_explained(error))
+        sys.exit(_refused(error) if hasattr(error, "format_message") else _explained(error))
+    sys.exit(code or 0)
+
+
+def _refused(error: Any) -> int:
+    """Say in one line what click refuses on the command line; click itself prints four.
+
+    Without any words there is nothing to refuse: then the help is printed.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        typer.echo(f"error: {printable(' '.join(error.format_message().split()))}", err=True)
+    return int(error.exit_code)
 
 
 def _output(stream: TextIO) -> TextIO:

@@ -1,25 +1,21 @@
-"""The files and folders that a command writes: checked before it runs, and held while it does."""
+"""The files and folders that a command writes are checked before it runs."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringproof.errors import InputError
-from ringproof.holding import held_file, held_folder
+from ringproof.errors import InputError, shown
 
 FILES = (
     "--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output", "--slurm",
     "--kubernetes",
 )  # fmt: skip
 """Options of all commands that name a file to write."""
-GROWING = ("--log", "--rank-log")
-"""Those of `FILES` that are written while the command runs; the others are written at its end."""
 FOLDERS = ("--save", "--out", "--record")
 """Options of all commands that name a folder to write in; and ``--output`` where it is one."""
 STANDARD_OUTPUT = "-"
@@ -45,22 +41,11 @@ def guard(command: Any) -> None:
         places = {option: str(given[name]) for name, option in options.items() if given.get(name)}
         files = {option: place for option, place in places.items() if option not in folders}
         check_outputs(files, [value for name, value in given.items() if name not in options])
-        with _held(places, folders):
-            return run(*arguments, **given)
+        for option in folders & places.keys():
+            check_folder(Path(places[option]), option)
+        return run(*arguments, **given)
 
     command.callback = checked
-
-
-@contextlib.contextmanager
-def _held(places: Mapping[str, str], folders: Collection[str]) -> Iterator[None]:
-    """Hold what is written while the command runs; of the ranks of a launcher, the first does."""
-    with contextlib.ExitStack() as stack:
-        for option, place in places.items() if os.environ.get("RANK", "0") == "0" else ():
-            if option in folders:
-                stack.enter_context(held_folder(Path(place), option))
-            elif place != STANDARD_OUTPUT and option in GROWING:
-                stack.enter_context(held_file(Path(place), option))
-        yield
 
 
 def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None:
@@ -83,14 +68,32 @@ def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None
             continue
         found = _status(path)
         if found is not None and stat.S_ISDIR(found.st_mode):
-            raise InputError(option, place, "is a folder", "name a file")
+            raise InputError(option, f"{shown(place)} is a folder; name a file")
         if found is None and not _is_new(path):
-            raise InputError(option, place, "cannot be written there", "name a writable place")
+            raise InputError(option, f"{shown(place)} cannot be written; name another place")
         if found is not None and not _is_file(found):  # a terminal, a pipe or /dev/null
             continue
         if found is not None and _identity(found) in read:
-            raise InputError(option, place, "is an input of this command", "name another file")
+            sentence = f"{shown(place)} is an input of this command; name another file"
+            raise InputError(option, sentence)
         _take(taken, path.resolve(), option, place)
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that is a file, or that cannot be made or written.
+
+    Raises:
+        InputError: It names the option.
+    """
+    try:
+        there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    except OSError as error:
+        sentence = f"{shown(folder)} cannot be a folder ({error.strerror}); name another"
+        raise InputError(option, sentence) from error
+    if not there.is_dir():
+        raise InputError(option, f"{shown(there)} is a file; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(option, f"{shown(there)} cannot be written; name a writable folder")
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -121,7 +124,7 @@ def _is_new(path: Path) -> bool:
 
 def _take(taken: dict[Path, str], path: Path, option: str, place: str) -> None:
     if path in taken:
-        raise InputError(option, place, f"is where {taken[path]} writes", "name another file")
+        raise InputError(option, f"{shown(place)} is where {taken[path]} writes; name another file")
     taken[path] = option
 
 

@@ -18,7 +18,6 @@ from ringproof.budget import Machine
 from ringproof.cli import options
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError
-from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
     from ringproof.launch.reading import Launch
@@ -127,8 +126,7 @@ def rehearse(
         offline=offline,
         machine=None if force else Machine.here(),
     )
-    default = held_folder(request.folder, "--out") if out is None else contextlib.nullcontext()
-    with default, rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
     if html:
         write_text(page(result), html, field="--html")
