@@ -6,22 +6,21 @@ import bisect
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ringproof.anchors.sources import SourceLines
+from ringproof.anchors.sources import SourceLines, keys_of
 from ringproof.anchors.symbols import folded
 
 Status = Literal["exact", "moved", "changed", "missing"]
 
-MAX_STARTS = 200  # places tried as the start of a quote, the nearest ones
+MAX_SCANNED = 20_000_000  # characters, so that a file made to be slow ends as not found
 MAX_LENGTH = 2_000  # lines of a range that are believed
 SIMILARITY = 0.3
 """Fraction of a quote's lines and names that similar lines must contain; rare ones weigh more. At
 0.4, quotations in Megatron-Bridge's skills of which every third line is there count as missing."""
 
-_NAME = re.compile(r"[^\W\d]\w{2,}|\d{2,}")  # names of three letters, numbers of two digits
 _WORD = re.compile(r"\w+")
 _DOTS = re.compile(r"\.\.\.|…")
 # `...` alone, in brackets, or at the start of any comment.
@@ -183,14 +182,15 @@ def _places(
     if not all(piece in text for piece in quote.pieces):
         return []
     here = source.index_from(named.start)
-    # Places may overlap, since the line end of one is that before the next.
-    starts = [match.start() for match in re.finditer(f"(?={re.escape(quote.pieces[0])})", text)]
-    found = []
-    for at in sorted(starts, key=lambda at: abs(at - offsets[here]))[:MAX_STARTS]:
+    scanned, found = 0, []
+    for at in sorted(_occurrences(quote.pieces[0], text), key=lambda at: abs(at - offsets[here])):
         first = bisect.bisect_left(offsets, at)
         # Lines may have been added inside a gap, so it may be longer than the named range.
         behind = min(first + lines + 4 * named.length + 100, len(source.texts))
         end = quote.end(text, at, offsets[behind] + 1)
+        scanned += offsets[behind] + 1 - at
+        if scanned > MAX_SCANNED:
+            break
         if end is None:
             continue
         start = source.numbers[first]
@@ -204,6 +204,14 @@ def _places(
         rank = (last - start + 1 != named.length, last - start, abs(start - named.start))
         found.append((rank, start, last))
     return found
+
+
+def _occurrences(piece: str, text: str) -> Iterator[int]:
+    """Yield where a piece begins. Places may overlap: the end of a line is before the next."""
+    at = text.find(piece)
+    while at >= 0:
+        yield at
+        at = text.find(piece, at + 1)
 
 
 def place_name(name: str, source: SourceLines) -> Placement:
@@ -270,18 +278,20 @@ def _most_like(
         The lines; ``None`` if less than ``SIMILARITY`` of the quote is in any range.
     """
     code = [line for line in quote if not _COMMENT.match(line)] or quote
-    wanted = frozenset(key for line in code for key in (line, *_NAME.findall(line)))
-    keys = [wanted.intersection((text, *_NAME.findall(text))) for text in source.texts]
+    wanted = frozenset[str]().union(*map(keys_of, code))
+    keys = [wanted & found for found in source.keys]
     spread = Counter(key for found in keys for key in found)
     weights = {key: 1 / math.sqrt(max(spread[key], 1)) for key in wanted}
     inside: Counter[str] = Counter()
-    best, here = (0.0, 0, 0), source.index_from(near)
+    score, best, here = 0.0, (0.0, 0, 0), source.index_from(near)
     for at, found in enumerate(keys):
+        score += sum(weights[key] for key in found if not inside[key])
         inside.update(found)
-        inside.subtract(keys[at - width] if at >= width else ())
-        score = round(sum(weights[key] for key, count in inside.items() if count > 0), 9)
+        left = keys[at - width] if at >= width else ()
+        inside.subtract(left)
+        score -= sum(weights[key] for key in left if not inside[key])
         first = max(0, at - width + 1)
-        best = max(best, (score, -abs(first - here), first))
+        best = max(best, (round(score, 9), -abs(first - here), first))
     if best[0] < SIMILARITY * sum(weights.values()):
         return None
     first = best[2]

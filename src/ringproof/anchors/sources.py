@@ -21,6 +21,7 @@ NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-p
 MARKDOWN_SUFFIXES = (".md", ".mdx", ".markdown")
 MAX_SOURCE_BYTES = 4_000_000
 MAX_SOURCE_LINES = 60_000
+_NAME = re.compile(r"[^\W\d]\w{2,}|\d{2,}")  # of three letters, or two digits
 _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 
 
@@ -63,6 +64,11 @@ class SourceLines:
         return "\n" + "".join(f"{text}\n" for text in self.texts)
 
     @cached_property
+    def keys(self) -> tuple[frozenset[str], ...]:
+        """The `keys_of` each of ``texts``."""
+        return tuple(map(keys_of, self.texts))
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Offset in ``text`` of the line end before each of ``texts``, and of the last one."""
         found = [0]
@@ -84,6 +90,11 @@ class SourceLines:
             first = min([definition.start, *(item.lineno for item in decorators)])
             found[name] = (*found.get(name, ()), (first, definition.end))
         return found
+
+
+def keys_of(text: str) -> frozenset[str]:
+    """Return what makes a line like another: itself, its longer names, and its longer numbers."""
+    return frozenset((text, *_NAME.findall(text)))
 
 
 def read_source(path: str, data: bytes) -> SourceLines:
