@@ -74,7 +74,7 @@ def test_every_value_has_its_line(tmp_path: Path) -> None:
         pytest.param("a: 1\n---\nb: 2\n", 2, "second YAML document", id="two-documents"),
         pytest.param("a: 1\nb: [1, 2\nc: 3\n", 3, "not valid YAML", id="broken"),
         pytest.param("a:\n\t- 1\n", 2, "not valid YAML", id="tab"),
-        pytest.param("? [a, b]\n: 1\n", 1, "key that is not plain text", id="list-as-key"),
+        pytest.param("? [a, b]\n: 1\n", 1, "key is not plain text", id="list-as-key"),
         pytest.param('a: 1\nb: "\\e[31m"\n', 2, "U+001B", id="terminal-escape"),
         pytest.param('a: "\\ud800"\n', 1, "U+D800", id="half-a-character"),
         pytest.param('"k\\ney\\0": 1\n', 1, "U+0000", id="control-character-in-a-key"),

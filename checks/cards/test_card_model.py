@@ -158,7 +158,7 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("claims", 0, "proof"), "/checks/test_a.py", "not a pytest node id"),
         (("claims", 0, "proof"), "checks/test_a.py --pdb", "not a pytest node id"),
         (("claims", 0, "proof"), "rm -rf checks/test_a.py", "not a pytest node id"),
-        (("claims", 0, "lines"), "later", "is not a line (got later); use one of: today, soon"),
+        (("claims", 0, "lines"), "later", "'later' is not a line of this card; use one of: today, soon"),
         (("lines", 0, "trains"), False, "gives no reason"),
         (("lines", 0, "upstreams"), [], "has no upstream"),
         (("lines", 0, "upstreams"), ["other"], "not an upstream of this card"),
@@ -172,8 +172,8 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("anchors", 0, "short"), 5, "anchors[0].short: "),
         (("pitfalls", 0, "short"), "one line", "pitfalls[0].short: "),
         (("pitfalls", 0, "short", "remedi"), "x", "did you mean `remedy`?"),
-        (("version_matrix", 0, "anchors"), ["other"], "not an anchor of this card (got"),
-        (("version_matrix", 0, "anchors"), ["place", "place"], "stands twice in this row"),
+        (("version_matrix", 0, "anchors"), ["other"], "not an anchor of this card"),
+        (("version_matrix", 0, "anchors"), ["place", "place"], "is twice in this row"),
         (("version_matrix", 0, "anchors"), [], "version_matrix[0].anchors: "),
         (("version_matrix", 0, "abuot"), "x", "did you mean `about`?"),
         (("version_matrix", 0, "about"), " ", "version_matrix[0].about: "),
@@ -200,8 +200,8 @@ def test_the_line_is_the_right_one(tmp_path: Path) -> None:
 def test_missing_and_unknown_keys(tmp_path: Path) -> None:
     data = copy.deepcopy(dict(CARD))
     del data["summary"]
-    assert "summary: is missing; add it" in _refusal(_write(tmp_path, data))
-    assert "evidence_list: is not a" in _refusal(_write(tmp_path, {**CARD, "evidence_list": []}))
+    assert "summary: the key is missing; add it" in _refusal(_write(tmp_path, data))
+    assert "'evidence_list' is not a key" in _refusal(_write(tmp_path, {**CARD, "evidence_list": []}))
 
 
 def test_several_problems_are_counted(tmp_path: Path) -> None:

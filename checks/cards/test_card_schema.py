@@ -36,7 +36,7 @@ BETWEEN_PARTS = (
     "has no upstream",
     "is not an upstream of",
     "is already on the line",
-    "stands twice in this row",
+    "is twice in this row",
 )
 _WRONG = next(
     mark.args[1]

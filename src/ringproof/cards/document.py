@@ -128,14 +128,14 @@ def read_document(path: Path) -> YamlDocument:
             uses something that this reader refuses. The message names file and line.
     """
     if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "no such file"
-        raise InputError(str(path), None, problem, "name an existing card.yaml")
+        problem = "this is not a regular file" if path.exists() else "there is no such file"
+        raise InputError(str(path), f"{problem}; name an existing card.yaml")
     raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
     try:
         data, lines = parse_yaml(decoded(path, raw))
     except YamlProblem as error:
         place = f"{path}:{error.line}" if error.line else str(path)
-        raise InputError(place, None, error.problem, error.remedy) from error
+        raise InputError(place, f"{error.problem}; {error.remedy}") from error
     return YamlDocument(path, data, MappingProxyType(lines))
 
 
@@ -149,7 +149,7 @@ def decoded(path: Path, raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+        raise InputError(f"{path}:{line}", "the file is not UTF-8; save it as UTF-8") from error
 
 
 @dataclass
@@ -170,11 +170,11 @@ class _Builder:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refused(event, "a second YAML document", "keep one document")
+                    raise self._refused(event, "a second YAML document begins here", "keep one document")
             elif isinstance(event, NodeEvent):
                 data = self._value(event, ())
         if documents == 0:
-            raise YamlProblem(None, "is empty", "write the card into it")
+            raise YamlProblem(None, "the file is empty", "write the card into it")
         return data
 
     def _value(self, event: Event, location: Location) -> object:
@@ -185,7 +185,7 @@ class _Builder:
         if isinstance(event, SequenceStartEvent):
             return self._sequence(location)
         if not isinstance(event, ScalarEvent):
-            raise self._refused(event, "an unexpected end", "correct the syntax there")
+            raise self._refused(event, "the text ends too early", "correct the syntax there")
         text = self._text(event)
         return _scalar(text) if event.style is None else text
 
@@ -196,7 +196,7 @@ class _Builder:
                 break
             self._admit(event, location)
             if not isinstance(event, ScalarEvent):
-                raise self._refused(event, "a key that is not plain text", "use a word as the key")
+                raise self._refused(event, "this key is not plain text", "use a word")
             key = self._text(event)
             if key in result:
                 problem = f"the key {key[:80]!r} stands here a second time"
@@ -220,7 +220,7 @@ class _Builder:
         text = str(event.value)
         odd = _CONTROL.search(text) if self.refuse_control else None
         if odd is not None:
-            problem = f"contains the control character U+{ord(odd[0]):04X}"
+            problem = f"the text has the control character U+{ord(odd[0]):04X}"
             raise self._refused(event, problem, "remove it")
         return text
 
@@ -232,7 +232,7 @@ class _Builder:
         if tag is not None:
             raise self._refused(event, f"the tag {str(tag)[:80]} is refused", "remove the tag")
         if len(location) >= self.max_depth:
-            problem = f"nested deeper than {self.max_depth} levels"
+            problem = f"this is nested deeper than {self.max_depth} levels"
             raise self._refused(event, problem, "flatten it")
 
     def _refused(self, event: Event, problem: str, remedy: str) -> YamlProblem:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_bounded
 from ringproof.cards.document import Location, YamlDocument, read_document
 from ringproof.cards.card import Card, CardModel
@@ -75,7 +75,7 @@ def locate_card(path: Path) -> LocatedCard:
     """
     document = read_document(path)
     if not isinstance(document.data, dict):
-        raise InputError(f"{path}:1", None, "is not a mapping", "write `key: value` lines")
+        raise InputError(f"{path}:1", "this is not a mapping; write `key: value` lines")
     try:
         card = Card.model_validate(document.data)
         problems = list(cross_check(card))
@@ -86,7 +86,7 @@ def locate_card(path: Path) -> LocatedCard:
         field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.location)
         shown = " ".join(field.split()).lstrip(".")[:200]
         where = f"{path}:{document.line(first.location)}" + (f": {shown}" if shown else "")
-        raise InputError(where, first.value, first.problem + more, first.remedy)
+        raise InputError(where, first.sentence + more)
     return LocatedCard(card, document)
 
 
@@ -104,7 +104,7 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
             folder, or there is no skill.
     """
     if not _is_folder(skills):
-        raise InputError("--skills", skills, "no such folder", "name the folder of the skills")
+        raise InputError("--skills", f"no such folder {shown(skills)}; name that of the skills")
     known = {
         folder.name: folder
         for folder in sorted(skills.iterdir())
@@ -113,16 +113,16 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
     for name in names:
         if name not in known:
             choice = ", ".join(known) or "none there"
-            raise InputError("SKILL", name, f"no such skill in {skills}", f"choose from: {choice}")
+            raise InputError("SKILL", f"no such skill {shown(name)} in {skills}; choose from: {choice}")
     if not known:
-        raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
+        raise InputError("--skills", f"{shown(skills)} holds no skill; name another folder")
     found = {}
     for name in sorted(set(names)) or known:
         card = find_card(known[name])
         if card is None:
-            problem = "the skill has no card"
-            remedy = "write its card.yaml; the cards of ringproof's skills are in its checkout"
-            raise InputError(str(known[name] / CARD_FILE), None, problem, remedy)
+            remedy = "write it; the cards of ringproof's skills are in its checkout"
+            place = str(known[name] / CARD_FILE)
+            raise InputError(place, f"the skill {name} has no card, which is this file; {remedy}")
         refuse_link_outside(card)
         found[name] = card
     return MappingProxyType(found)
@@ -164,7 +164,7 @@ def refuse_link_outside(card: Path) -> None:
     """Raise `InputError` for a card that is a link out of the folder of all cards or skills."""
     root = card.parent.parent
     if not card.resolve().is_relative_to(root.resolve()):
-        raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
+        raise InputError(str(card), f"the card lies outside the {root.name} folder; copy it there")
 
 
 def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
@@ -175,15 +175,17 @@ def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
     if kind == "card":
         remedy = detail["ctx"]["remedy"]
     elif kind == "missing":
-        problem, value = "is missing", None
+        problem, value = "the key is missing", None
     elif kind == "extra_forbidden":
         known = [name for model in CardModel.__subclasses__() for name in model.model_fields]
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-        problem = "is not a key of a card"
+        problem, value = f"{shown(detail['loc'][-1])} is not a key of a card", None
         remedy = f"did you mean `{near[0]}`?" if near else "remove it"
     if isinstance(value, (dict, list, tuple)):
         value = type(value).__name__
+    if value is not None:
+        problem = f"{shown(value)} {problem}" if kind == "card" else f"{problem}, not {shown(value)}"
     location: Location = ()
     for part in detail["loc"][:-1]:  # without the names of union branches
         location = (*location, part) if (*location, part) in document.lines else location
-    return CardProblem((*location, *detail["loc"][-1:]), value, problem, remedy)
+    return CardProblem((*location, *detail["loc"][-1:]), f"{problem}; {remedy}")

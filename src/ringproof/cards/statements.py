@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -11,6 +11,9 @@ from typing import Any
 from ringproof.cards.document import Location
 from ringproof.cards.card import Card
 from ringproof.cards.proof import Proof, ProofKind, parse_proof
+from ringproof.errors import shown
+
+_SHOWN = 12
 
 
 class StatementKind(str, Enum):
@@ -58,12 +61,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class CardProblem:
-    """A problem in the references of a card."""
+    """A problem of a card: where it is, and a sentence about it."""
 
     location: Location
-    value: object
-    problem: str
-    remedy: str
+    sentence: str
 
 
 def statements(card: Card) -> tuple[Statement, ...]:
@@ -124,76 +125,67 @@ def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
 
 
 def cross_check(card: Card) -> Iterator[CardProblem]:
-    """Yield ids that are not unique, and references that do not exist."""
+    """Yield ids that are not unique, references that do not exist, and contradictions of lines."""
     yield from _duplicates(card)
     yield from _line_problems(card)
-    anchor_ids = {anchor.id for anchor in card.anchors}
-    for index, anchor in enumerate(card.anchors):
-        if anchor.upstream not in card.upstreams:
-            yield _unknown_upstream(card, ("anchors", index, "upstream"), anchor.upstream)
-    for location, name in _named_anchors(card):
-        if name not in anchor_ids:
-            problem = "is not an anchor of this card"
-            yield CardProblem(location, name, problem, "add it under `anchors`")
-    known_ids = {statement.id for statement in _listed(card)} | anchor_ids
-    for topic, deciding in card.validation_status.items():
-        for name in deciding:
-            if name not in known_ids:
-                problem, remedy = "is not an id of this card", "name the statements that decide it"
-                yield CardProblem(("validation_status", topic), name, problem, remedy)
+    for location, name, what, known in _references(card):
+        if name not in known:
+            choice = ", ".join(list(known)[:_SHOWN]) or "none there"
+            sentence = f"{shown(name)} is not {what} of this card; use one of: {choice}"
+            yield CardProblem(location, sentence)
     for index, row in enumerate(card.version_matrix):
         for place, name in enumerate(row.anchors):
-            if name in anchor_ids and name in row.anchors[:place]:
+            if name in row.anchors[:place]:
                 location = ("version_matrix", index, "anchors", place)
-                yield CardProblem(location, name, "stands twice in this row", "name it once")
+                yield CardProblem(location, f"{shown(name)} is twice in this row; name it once")
 
 
-def _named_anchors(card: Card) -> Iterator[tuple[Location, str]]:
-    """Yield each reference to an anchor and its location."""
+def _references(card: Card) -> Iterator[tuple[Location, str, str, Collection[str]]]:
+    """Yield the place of each name in a card, the name, what it names, and the names there are."""
+    anchors, lines = [anchor.id for anchor in card.anchors], [line.id for line in card.lines]
+    for index, anchor in enumerate(card.anchors):
+        yield ("anchors", index, "upstream"), anchor.upstream, "an upstream", card.upstreams
+    for index, line in enumerate(card.lines):
+        for name in line.upstreams:
+            yield ("lines", index, "upstreams"), name, "an upstream", card.upstreams
     for index, constraint in enumerate(card.constraints):
         if constraint.upstream_anchor is not None:
-            yield ("constraints", index, "upstream_anchor"), constraint.upstream_anchor
+            place = ("constraints", index, "upstream_anchor")
+            yield place, constraint.upstream_anchor, "an anchor", anchors
     for part in _LISTS:
         for index, item in enumerate(getattr(card, part)):
-            named = _anchors(map(parse_proof, item.proof))
-            yield from (((part, index, "proof"), proof.target) for proof in named)
+            for proof in _anchors(map(parse_proof, item.proof)):
+                yield (part, index, "proof"), proof.target, "an anchor", anchors
+            for name in item.lines or ():
+                yield (part, index, "lines"), name, "a line", lines
     for index, row in enumerate(card.version_matrix):
-        yield from ((("version_matrix", index, "anchors", at), a) for at, a in enumerate(row.anchors))
-
-
-def _unknown_upstream(card: Card, location: Location, name: str) -> CardProblem:
-    remedy = f"use one of: {', '.join(card.upstreams) or 'none'}"
-    return CardProblem(location, name, "is not an upstream of this card", remedy)
+        for at, name in enumerate(row.anchors):
+            yield ("version_matrix", index, "anchors", at), name, "an anchor", anchors
+    ids = [*(statement.id for statement in _listed(card)), *anchors]
+    for topic, deciding in card.validation_status.items():
+        for name in deciding:
+            yield ("validation_status", topic), name, "an id", ids
 
 
 def _line_problems(card: Card) -> Iterator[CardProblem]:
-    """Yield contradictions within the lines of upstream, and scopes that name no line."""
+    """Yield contradictions within the lines of upstream."""
     homes: dict[str, str] = {}
     for index, line in enumerate(card.lines):
         at: Location = ("lines", index)
         if not line.trains and line.because is None:
-            yield CardProblem((*at, "trains"), "false", "gives no reason", "add `because: WHY`")
+            yield CardProblem((*at, "trains"), "false gives no reason; add `because: WHY`")
         if not line.upstreams and line.unread is None:
             remedy = "name the upstreams on it, or add `unread: WHY`"
-            yield CardProblem((*at, "id"), line.id, "has no upstream", remedy)
+            yield CardProblem((*at, "id"), f"{shown(line.id)} has no upstream; {remedy}")
         for name in line.upstreams:
-            where = (*at, "upstreams")
-            upstream = card.upstreams.get(name)
-            if upstream is None:
-                yield _unknown_upstream(card, where, name)
-            elif upstream.repo != line.repo:
-                problem = f"is not an upstream of {line.repo}"
-                yield CardProblem(where, name, problem, "move it to a line of its repository")
-            elif name in homes:
-                problem = f"is already on the line {homes[name]}"
-                yield CardProblem(where, name, problem, "name it on one line")
+            where, upstream = (*at, "upstreams"), card.upstreams.get(name)
+            if upstream is not None and upstream.repo != line.repo:
+                problem = f"{shown(name)} is not an upstream of {line.repo}"
+                yield CardProblem(where, f"{problem}; move it to a line of its repository")
+            elif upstream is not None and name in homes:
+                problem = f"{shown(name)} is already on the line {homes[name]}"
+                yield CardProblem(where, f"{problem}; name it on one line")
             homes.setdefault(name, line.id)
-    known = [line.id for line in card.lines]
-    remedy = f"use one of: {', '.join(known) or 'none there'}"
-    for part in _LISTS:
-        for index, item in enumerate(getattr(card, part)):
-            for name in (name for name in item.lines or () if name not in known):
-                yield CardProblem((part, index, "lines"), name, "is not a line", remedy)
 
 
 def _duplicates(card: Card) -> Iterator[CardProblem]:
@@ -201,6 +193,6 @@ def _duplicates(card: Card) -> Iterator[CardProblem]:
     for name in ("lines", "anchors", *_LISTS):
         for index, item in enumerate(getattr(card, name)):
             if item.id in first:
-                problem = f"is already the id of {first[item.id]}"
-                yield CardProblem((name, index, "id"), item.id, problem, "give each its own id")
+                problem = f"{shown(item.id)} is already the id of {first[item.id]}"
+                yield CardProblem((name, index, "id"), f"{problem}; give each its own id")
             first.setdefault(item.id, f"{name}[{index}]")

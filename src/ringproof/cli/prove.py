@@ -70,7 +70,7 @@ def prove(
     refuted, a card had no proof executed, or not everything ran. Example: ringproof prove --quick
     """
     if quick and record is not None:
-        raise InputError("--record", record, "a quick run is no evidence", "leave out --quick")
+        raise InputError("--record", "--record needs a whole run; leave out --quick")
     console = Console(stderr=True)
     with workplace(folder) as place:
         request = ProveRequest(

@@ -37,7 +37,9 @@ def render(
         remedy = (
             "write `<!-- ringproof:begin KIND -->` and `<!-- ringproof:end -->` into a .md file"
         )
-        raise InputError("SKILL", ", ".join(rendered), "no file has a generated block", remedy)
+        raise InputError(
+            "SKILL", f"no file of {', '.join(rendered)} has a generated block; {remedy}"
+        )
     if not check:
         for item in files:
             if item.stale:

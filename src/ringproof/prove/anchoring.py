@@ -25,7 +25,7 @@ from ringproof.cards import (
     ProofKind,
     RepositoryUpstream,
 )
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.prove.results import Ground, ProofState, Result
 from ringproof.prove.touches import Evidence, Touch, note, watch
 from ringproof.upstream.sources import UpstreamChoice, parse_overrides
@@ -92,12 +92,14 @@ def refuse_other_version(
         InputError: The tree is another commit, or replaces a release.
     """
     if isinstance(upstream, PackageUpstream):
-        problem = "is a release, which is proven from its wheel"
-        raise InputError("--upstream", name, problem, "leave it out or use `anchors check`")
+        problem = f"{name} is a release, which is proven from its wheel"
+        raise InputError("--upstream", f"{problem}; leave it out or use `anchors check`")
     commit = tree.commit or upstream.commit
     if commit != upstream.commit:
-        problem = f"is commit {commit[:12]}, and the card speaks of {upstream.commit[:12]}"
-        raise InputError("--upstream", spec, problem, "leave the ref out or use `anchors check`")
+        problem = (
+            f"{shown(spec)} is commit {commit[:12]}, and the card names {upstream.commit[:12]}"
+        )
+        raise InputError("--upstream", f"{problem}; leave the ref out or use `anchors check`")
 
 
 def anchor_digest(card: Card, anchor: Anchor) -> str:

@@ -65,8 +65,8 @@ class SourceClosure:
         try:
             source = path.read_bytes()
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-            raise InputError(str(path), None, problem, "check its permissions") from error
+            problem = f"the file cannot be read ({error.strerror}); check its permissions"
+            raise InputError(str(path), problem) from error
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):

@@ -242,7 +242,7 @@ def _readable_records(folder: Path, skill: str) -> Iterator[_Record]:
     for path, record in _records(folder, skill):
         if record is None:
             remedy = "record it again with `ringproof prove --record`"
-            raise InputError(str(path), None, "is not an evidence record", remedy)
+            raise InputError(str(path), f"this is not an evidence record; {remedy}")
         yield record
 
 

@@ -21,7 +21,7 @@ from ringproof.cards import (
     load_card,
     statements,
 )
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.progress import progress
 from ringproof.prove.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digest
 from ringproof.prove.closure import SourceClosure
@@ -110,8 +110,8 @@ def _exists(root: Path, proof: Proof) -> bool:
     """
     path = root / proof.file
     if path.is_file() and not path.resolve().is_relative_to(root.resolve()):
-        problem = "lies outside the repository"
-        raise InputError("proof", proof.id, problem, "name a test of this checkout")
+        problem = f"{shown(proof.id)} lies outside the repository"
+        raise InputError("proof", f"{problem}; name a test of this checkout")
     return path.is_file()
 
 
