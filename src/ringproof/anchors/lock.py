@@ -1,4 +1,4 @@
-"""``anchors.lock``: the place of each anchor of a skill in each version of its upstream.
+"""``ringproof anchors lock``: the place of each anchor of a skill in each version of its upstream.
 
 The file is sorted JSON with one value per line. It has places, hashes and versions, but no text of
 upstream and no path of this machine.
@@ -276,8 +276,8 @@ def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
         prefix = max(around, key=len)
         module = upstream.submodules[prefix]
         repo, commit, path = module.repo, module.commit, path[len(prefix) + 1 :]
-    shown = f"https://github.com/{repo}/blob/{commit}/{quote(path)}"
-    return f"{shown}#L{place.start}-L{place.end}"
+    lines = f"#L{place.start}-L{place.end}"
+    return f"https://github.com/{repo}/blob/{commit}/{quote(path)}{lines}"
 
 
 def stale_upstreams(card: Card, lock: Lock) -> Mapping[str, str]:
