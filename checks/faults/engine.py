@@ -2,104 +2,94 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from checks.faults.planting import around, planted, skipped, swap, with_argument
+from checks.faults.planting import Run, planted, remembering
 
 ATTENTION = "transformer_engine.pytorch.attention.dot_product_attention"
 CP = f"{ATTENTION}.context_parallel"
 MODULE = f"{ATTENTION}.dot_product_attention:DotProductAttention"
+Given = dict[str, Any]
 
 
-def ring_step_lost() -> None:
+@planted(f"{CP}:flash_attn_p2p_communicate")
+@remembering
+def ring_step_lost(given: Given, run: Run, kept: Given) -> Any:
     """The second exchange of each ring is not sent: ranks reuse what their buffer holds."""
-
-    calls = [0]
-
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] % 2 == 0:
-            arguments[3].copy_(arguments[1])
-            return []
-        return original(*arguments, **named)
-
-    around(f"{CP}:flash_attn_p2p_communicate", call)
+    kept["calls"] = kept.get("calls", 0) + 1
+    if kept["calls"] % 2:
+        return run()
+    given["recv_tensor"].copy_(given["send_tensor"])
+    return []
 
 
-def lse_merge_skipped() -> None:
+@planted(f"{CP}:flash_attn_fwd_softmax_lse_correction")
+def lse_merge_skipped(given: Given, run: Run) -> None:
     """The LSE of later ring steps is not merged into the LSE of the first."""
-    swap(f"{CP}:flash_attn_fwd_softmax_lse_correction", skipped())
 
 
-def second_half_merge_skipped() -> None:
+@planted(f"{CP}:flash_attn_fwd_incremental_second_half_out_correction")
+def second_half_merge_skipped(given: Given, run: Run) -> None:
     """Steps that concern the second half of the queries only do not reach the output."""
-    swap(f"{CP}:flash_attn_fwd_incremental_second_half_out_correction", skipped())
 
 
 @planted(f"{CP}:cp_p2p_fwd_fused_attn")
-def diagonal_unmasked(original: Any, *arguments: Any, **named: Any) -> Any:
+def diagonal_unmasked(given: Given, run: Run) -> Any:
     """The ring step of a rank's own keys is computed without the causal mask."""
-    if arguments[-1] == "diagonal":
-        place = list(inspect.signature(original).parameters).index("attn_mask_type")
-        mask = arguments[place].replace("causal", "no_mask").replace("padding_no_mask", "padding")
-        arguments = (*arguments[:place], mask, *arguments[place + 1 :])
-    return original(*arguments, **named)
+    if given["section"] == "diagonal":
+        mask = given["attn_mask_type"].replace("causal", "no_mask")
+        given["attn_mask_type"] = mask.replace("padding_no_mask", "padding")
+    return run()
 
 
 @planted(f"{CP}:cp_p2p_bwd_fused_attn")
-def key_gradient_lost(original: Any, *arguments: Any, **named: Any) -> Any:
+def key_gradient_lost(given: Given, run: Run) -> Any:
     """The gradients of keys and values of the last ring step of the backward pass are zero."""
-    result = original(*arguments, **named)
-    if arguments[-1] == "diagonal":
+    result = run()
+    if given["section"] == "diagonal":
         for gradient in result[1:3]:
             gradient.zero_()
     return result
 
 
-def chunks_unsorted() -> None:
+@planted(f"{CP}:reorder_seq_chunks_for_a2a_before_attn")
+def chunks_unsorted(given: Given, run: Run) -> Any:
     """After the all-to-all, chunks of the sequence stay in the order of ranks."""
-    swap(
-        f"{CP}:reorder_seq_chunks_for_a2a_before_attn",
-        with_argument("chunk_ids_for_a2a", lambda ids: ids.sort().values),
-    )
+    given["chunk_ids_for_a2a"] = given["chunk_ids_for_a2a"].sort().values
+    return run()
 
 
-def levels_swapped() -> None:
+@planted(f"{MODULE}.set_context_parallel_group", f"{MODULE}.__init__")
+def levels_swapped(given: Given, run: Run) -> Any:
     """Attention gets the groups of a2a and p2p in the wrong order."""
-    swap(f"{MODULE}.set_context_parallel_group", with_argument("cp_group", _reversed))
-    swap(f"{MODULE}.__init__", with_argument("cp_group", _reversed))
-
-
-def _reversed(groups: Any) -> Any:
-    return groups[::-1] if isinstance(groups, list) else groups
+    groups = given["cp_group"]
+    given["cp_group"] = groups[::-1] if isinstance(groups, list) else groups
+    return run()
 
 
 @planted(f"{MODULE}.set_context_parallel_group")
-def group_kept(original: Any, module: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
+def group_kept(given: Given, run: Run) -> None:
     """Only the first group that attention is given counts."""
-    if cp_group is None or module.cp_group is None:
-        original(module, cp_group, *arguments, **named)
+    if given["cp_group"] is None or given["self"].cp_group is None:
+        run()
 
 
-def stale_lengths() -> None:
+@planted(f"{MODULE}.forward")
+@remembering
+def stale_lengths(given: Given, run: Run, before: Given) -> Any:
     """Attention uses the lengths of the packed batch before, as far as they fit."""
-
-    before: dict[str, Any] = {}
-
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        given = {name: named[name] for name in named if name.startswith("cu_seqlens")}
-        if given.keys() == before.keys():
-            named.update(before)
-        before.update(given)
-        return original(*arguments, **named)
-
-    around(f"{MODULE}.forward", call)
+    now = {
+        name: value
+        for name, value in given.items()
+        if name.startswith("cu_seqlens") and value is not None
+    }
+    if now.keys() == before.keys():
+        given.update(before)
+    before.update(now)
+    return run()
 
 
-def gathered_in_rank_order() -> None:
+@planted(f"{CP}:get_seq_chunk_ids_for_reordering_before_attn")
+def gathered_in_rank_order(given: Given, run: Run) -> Any:
     """Keys gathered from all ranks are used in the order of ranks."""
-    swap(
-        f"{CP}:get_seq_chunk_ids_for_reordering_before_attn",
-        lambda original: lambda size, device: original(size, device).sort().values,
-    )
+    return run().sort().values

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-from checks.faults.planting import (
-    around,
-    planted,
-    skipped,
-    swap,
-    with_argument,
-    with_result,
-)
+from checks.faults.planting import Run, planted, remembering
 
 CORE = "megatron.core"
 DATA = f"{CORE}.datasets.data_schedule"
@@ -26,107 +20,95 @@ MTP = f"{CORE}.transformer.multi_token_prediction"
 ROUTER = f"{CORE}.transformer.moe.router"
 ATTENTION = f"{CORE}.extensions.transformer_engine:TEDotProductAttention"
 TRAINING = "megatron.training.training"
+BOUNDARIES = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
+Given = dict[str, Any]
 
 
-def _static_group(_: Any) -> Any:
+@planted(f"{EMBEDDINGS}.rope_utils:apply_rotary_pos_emb")
+def rope_group_static(given: Given, run: Run) -> Any:
+    """RoPE takes positions from the static CP group, not from the microbatch's."""
     from megatron.core import parallel_state
 
-    return parallel_state.get_context_parallel_group()
+    given["cp_group"] = parallel_state.get_context_parallel_group()
+    return run()
 
 
-def rope_group_static() -> None:
-    """RoPE takes positions from the static CP group, not from the microbatch's."""
-    swap(f"{EMBEDDINGS}.rope_utils:apply_rotary_pos_emb", with_argument("cp_group", _static_group))
-
-
-def groups_halved() -> None:
+@planted(f"{DATA_UTILS}:build_packed_microbatches")
+def groups_halved(given: Given, run: Run) -> Any:
     """A microbatch's CP size is reported as half of the ranks that share it."""
-
-    def halved(samples: Any) -> Any:
-        for sample in samples:
-            sample["local_cp_size"] = (sample["local_cp_size"] // 2).clamp(min=1)
-        return samples
-
-    swap(f"{DATA_UTILS}:build_packed_microbatches", with_result(halved))
+    samples = run()
+    for sample in samples:
+        sample["local_cp_size"] = (sample["local_cp_size"] // 2).clamp(min=1)
+    return samples
 
 
-def evaluation_keeps_group() -> None:
+@planted(f"{ATTENTION}.forward")
+@remembering
+def evaluation_keeps_group(given: Given, run: Run, last: Given) -> Any:
     """Evaluation shards by the CP group of the last training microbatch."""
-    last: dict[str, Any] = {}
-
-    def call(original: Any, module: Any, *arguments: Any, **named: Any) -> Any:
-        packed = named.get("packed_seq_params")
-        if packed is not None and module.training:
-            last.update(cp_group=packed.cp_group, local_cp_size=packed.local_cp_size)
-        elif packed is not None:
-            vars(packed).update(last)
-        return original(module, *arguments, **named)
-
-    around(f"{ATTENTION}.forward", call)
+    packed = given["packed_seq_params"]
+    if packed is not None and given["self"].training:
+        last.update(cp_group=packed.cp_group, local_cp_size=packed.local_cp_size)
+    elif packed is not None:
+        vars(packed).update(last)
+    return run()
 
 
-def stale_boundaries() -> None:
+@planted(f"{DATA}:get_batch_on_this_rank_for_sequence_packing")
+@remembering
+def stale_boundaries(given: Given, run: Run, before: Given) -> Any:
     """The boundaries of packed sequences are those of the microbatch before."""
-    names = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
-    before: dict[str, Any] = {}
-
-    def stale(batch: Any) -> Any:
-        packed = batch[5]
-        now = {name: getattr(packed, name) for name in names}
-        vars(packed).update(before)
-        before.update(now)
-        return batch
-
-    swap(f"{DATA}:get_batch_on_this_rank_for_sequence_packing", with_result(stale))
+    batch = run()
+    now = {name: value for name, value in vars(batch[5]).items() if name in BOUNDARIES}
+    vars(batch[5]).update(before)
+    before.update(now)
+    return batch
 
 
 @planted(f"{DATA_UTILS}:get_thd_partitioned_indices")
-def slices_contiguous(_: Any, cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
+def slices_contiguous(given: Given, run: Run) -> Any:
     """Tokens are cut into one block per rank in place of two zigzag chunks."""
     import torch
 
+    _, total, size, rank = given.values()
     return torch.arange(rank * (total // size), (rank + 1) * (total // size))
 
 
 @planted(f"{DATA_UTILS}:get_cp_slice_for_thd")
-def labels_of_next_rank(
-    original: Any, batch: Any, cp_group: Any, *arguments: Any, **named: Any
-) -> None:
+def labels_of_next_rank(given: Given, run: Run) -> None:
     """Labels are sliced for the neighbour's place in the group."""
+    batch, group = given["batch"], given["cp_group"]
     labels = dict(batch)
-    original(batch, cp_group, *arguments, **named)
-    next_rank = (cp_group.rank() + 1) % cp_group.size()
-    shifted = SimpleNamespace(size=cp_group.size, rank=lambda: next_rank)
-    original(labels, shifted, *arguments, **named)
+    run()
+    next_rank = (group.rank() + 1) % group.size()
+    given["batch"] = labels
+    given["cp_group"] = SimpleNamespace(size=group.size, rank=lambda: next_rank)
+    run()
     batch["labels"] = labels["labels"]
 
 
-def padding_counted() -> None:
+@planted(f"{DATA}:get_batch_on_this_rank_for_sequence_packing")
+def padding_counted(given: Given, run: Run) -> Any:
     """Padding behind packed sequences counts as tokens of the loss."""
-
-    def counted(batch: Any) -> Any:
-        mask = batch[2]
-        return batch if mask is None else (*batch[:2], mask.new_ones(mask.shape), *batch[3:])
-
-    swap(f"{DATA}:get_batch_on_this_rank_for_sequence_packing", with_result(counted))
+    batch = run()
+    mask = batch[2]
+    return batch if mask is None else (*batch[:2], mask.new_ones(mask.shape), *batch[3:])
 
 
-def positions_unsliced() -> None:
+@planted("megatron.training.utils:get_batch_on_this_cp_rank")
+def positions_unsliced(given: Given, run: Run) -> Any:
     """Every CP rank takes the positions of the first tokens of the sequence."""
+    import torch
 
-    def first(batch: Any) -> Any:
-        import torch
-
-        shape = batch["position_ids"].shape
-        return {**batch, "position_ids": torch.arange(shape[-1]).expand(shape)}
-
-    swap("megatron.training.utils:get_batch_on_this_cp_rank", with_result(first))
+    batch = run()
+    shape = batch["position_ids"].shape
+    return {**batch, "position_ids": torch.arange(shape[-1]).expand(shape)}
 
 
 @planted(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__")
-def sample_given_twice(original: Any, iterator: Any) -> Any:
+def sample_given_twice(given: Given, run: Run) -> Any:
     """Every second sample is the one before it."""
-    sample = original(iterator)
+    iterator, sample = given["self"], run()
     if not isinstance(sample, list):  # a batch that is packed already
         return sample
     before = vars(iterator).pop("ringproof_before", None)
@@ -136,112 +118,101 @@ def sample_given_twice(original: Any, iterator: Any) -> Any:
     return sample
 
 
-def microbatch_dropped() -> None:
+@planted(f"{DATA}:wrap_data_iterator")
+def microbatch_dropped(given: Given, run: Run) -> Any:
     """The last microbatch of each step is scheduled and not computed."""
-
-    def fewer(scheduled: Any) -> Any:
-        iterator, count, *rest = scheduled
-        return (iterator, max(1, count - 1), *rest)
-
-    swap(f"{DATA}:wrap_data_iterator", with_result(fewer))
+    iterator, count, *rest = run()
+    return (iterator, max(1, count - 1), *rest)
 
 
 @planted(f"{FINALIZE}:finalize_model_grads")
-def tokens_counted_locally(
-    original: Any, model: Any, num_tokens: Any = None, *arguments: Any, **named: Any
-) -> None:
+def tokens_counted_locally(given: Given, run: Run) -> None:
     """Gradients are divided by the tokens of one rank in place of all ranks' tokens."""
-    local = None if num_tokens is None else num_tokens.clone()
-    original(model, num_tokens, *arguments, **named)
+    tokens = given["num_tokens"]
+    local = None if tokens is None else tokens.clone()
+    run()
     if local is not None:
-        for chunk in model:
-            chunk.scale_gradients(num_tokens / local)
+        for chunk in given["model"]:
+            chunk.scale_gradients(tokens / local)
 
 
 @planted(f"{SCHEDULES}:forward_step_calc_loss")
-def loss_scaled_by_microbatches(
-    original: Any, model: Any, output: Any, *arguments: Any, **named: Any
-) -> Any:
+def loss_scaled_by_microbatches(given: Given, run: Run) -> Any:
     """Per-token losses are also divided by the number of microbatches."""
-    loss, count = original(model, output, *arguments, **named)
-    return loss / arguments[4], count
+    loss, count = run()
+    return loss / given["num_microbatches"], count
 
 
 @planted(f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp")
-def gradients_without_cp(original: Any, *arguments: Any, **named: Any) -> Any:
+def gradients_without_cp(given: Given, run: Run) -> Any:
     """Gradients are summed over DP and not over CP."""
     from megatron.core import parallel_state
 
-    groups = original(*arguments, **named)
     group = parallel_state.get_data_parallel_group(with_context_parallel=False)
-    return {**groups, "intra_dp_cp_group": group}
+    return {**run(), "intra_dp_cp_group": group}
 
 
-def embeddings_not_summed() -> None:
+@planted(f"{FINALIZE}:_allreduce_word_embedding_grads")
+def embeddings_not_summed(given: Given, run: Run) -> None:
     """The gradient of tied embeddings is not summed over the first and last stage."""
-    swap(f"{FINALIZE}:_allreduce_word_embedding_grads", skipped())
 
 
-def layernorms_not_summed() -> None:
+@planted(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads")
+def layernorms_not_summed(given: Given, run: Run) -> None:
     """Gradients of norms are not summed over TP under sequence parallelism."""
-    swap(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads", skipped())
 
 
 @planted(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32")
-def norm_of_one_stage(original: Any, gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
+def norm_of_one_stage(given: Given, run: Run) -> Any:
     """The gradient norm, by which gradients are clipped, is that of one model parallel rank."""
     import torch.distributed as dist
 
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    return original(gradients, norm_type, grad_stats_parallel_group=groups[dist.get_rank()])
+    given["grad_stats_parallel_group"] = groups[dist.get_rank()]
+    return run()
 
 
 @planted(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim")
-def gather_rotated(original: Any, *arguments: Any, **named: Any) -> Any:
+def gather_rotated(given: Given, run: Run) -> Any:
     """Sequence parallel parts are gathered from the next rank first."""
     import torch
 
-    whole = original(*arguments, **named)
-    parts = whole.chunk(2, 0)
-    return torch.cat(parts[::-1])
+    return torch.cat(run().chunk(2, 0)[::-1])
 
 
 @planted(f"{ROUTER}:TopKRouter._get_aux_loss_groups")
-def router_loss_local(original: Any, router: Any, *arguments: Any, **named: Any) -> Any:
+def router_loss_local(given: Given, run: Run) -> Any:
     """The router's load is counted over the tokens of one rank."""
-    import dataclasses
-
-    groups = original(router, *arguments, **named)
-    return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
+    return dataclasses.replace(run(), loss_reduce_groups=(given["self"].tp_group,))
 
 
-def mtp_ignores_boundaries() -> None:
+@planted(f"{MTP}:roll_tensor")
+def mtp_ignores_boundaries(given: Given, run: Run) -> Any:
     """MTP rolls its labels from one packed sequence into the sequence before."""
-    swap(f"{MTP}:roll_tensor", with_argument("packed_seq_params", lambda _: None))
+    given["packed_seq_params"] = None
+    return run()
 
 
-def mtp_ignores_neighbours() -> None:
+@planted(f"{MTP}:roll_tensor")
+def mtp_ignores_neighbours(given: Given, run: Run) -> Any:
     """MTP rolls within a rank: the first token of the next chunk is not fetched."""
-    swap(f"{MTP}:roll_tensor", with_argument("cp_group", lambda _: None))
+    given["cp_group"] = None
+    return run()
 
 
-def stages_disagree() -> None:
+@planted(f"{DATA_UTILS}:build_packed_microbatches")
+def stages_disagree(given: Given, run: Run) -> Any:
     """The last pipeline stage computes its microbatches in reverse order."""
+    from megatron.core import parallel_state
 
-    def reverse(samples: Any) -> Any:
-        from megatron.core import parallel_state
-
-        last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        return samples[::-1] if last else samples
-
-    swap(f"{DATA_UTILS}:build_packed_microbatches", with_result(reverse))
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    return run()[::-1] if last else run()
 
 
 @planted(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples")
-def schedule_differs(original: Any, scheduler: Any, lengths: Any) -> Any:
+def schedule_differs(given: Given, run: Run) -> Any:
     """The last rank schedules a batch's samples in another order than the others."""
     import torch.distributed as dist
 
-    groups = original(scheduler, lengths)
     last = dist.get_rank() == dist.get_world_size() - 1
-    return groups[::-1] if last else groups
+    return run()[::-1] if last else run()

@@ -11,6 +11,8 @@ from typing import Any
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 PACKAGES = ("megatron", "transformer_engine", "transformer_engine_torch")
+Run = Callable[[], Any]
+"""Calls upstream's own function with the arguments as they are by then."""
 
 
 def swap(target: str, make: Callable[[Any], Any]) -> None:
@@ -40,45 +42,36 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
     replace_everywhere({original: replacement}, PACKAGES.__contains__)
 
 
-def around(target: str, call: Callable[..., Any]) -> None:
-    """Wrap a function of upstream: ``call`` gets the original and then a call's arguments."""
-    swap(target, lambda original: lambda *given, **named: call(original, *given, **named))
+def planted(
+    *targets: str,
+) -> Callable[[Callable[[dict[str, Any], Run], Any]], Callable[[], None]]:
+    """Turn a defect into a function that plants it in the place of the targets.
 
+    A defect gets the arguments of a call by the names of upstream's parameters, defaults included,
+    and changes them, does something round the call, or leaves it out.
+    """
 
-def planted(target: str) -> Callable[[Callable[..., Any]], Callable[[], None]]:
-    """Turn a function as `around` takes it into one that puts it in place."""
+    def decorate(defect: Callable[[dict[str, Any], Run], Any]) -> Callable[[], None]:
+        def call(given: inspect.BoundArguments, run: Run) -> Any:
+            given.apply_defaults()
+            return defect(given.arguments, run)
 
-    def decorate(call: Callable[..., Any]) -> Callable[[], None]:
-        @functools.wraps(call)
+        @functools.wraps(defect)
         def plant() -> None:
-            around(target, call)
+            for target in targets:
+                swap(target, lambda original: wrapped(original, call))
 
         return plant
 
     return decorate
 
 
-def with_argument(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a maker of functions that get one argument changed.
+def remembering(defect: Callable[[dict[str, Any], Run, dict[str, Any]], Any]) -> Any:
+    """Hand a defect what it kept at earlier calls of this rank."""
+    kept: dict[str, Any] = {}
 
-    Args:
-        name: Parameter, whether it is given by name or by place; its default counts as given.
-    """
+    @functools.wraps(defect)
+    def call(given: dict[str, Any], run: Run) -> Any:
+        return defect(given, run, kept)
 
-    def call(given: inspect.BoundArguments, run: Callable[[], Any]) -> Any:
-        given.apply_defaults()
-        given.arguments[name] = change(given.arguments[name])
-        return run()
-
-    return lambda original: wrapped(original, call)
-
-
-def with_result(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a maker of functions whose result is changed."""
-
-    return lambda original: lambda *given, **named: change(original(*given, **named))
-
-
-def skipped(result: Any = None) -> Callable[[Any], Any]:
-    """Return a maker of functions that do nothing and return ``result``."""
-    return lambda _: lambda *_, **__: result
+    return call
