@@ -6,12 +6,11 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from checks.faults import engine, megatron, programs
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.runs.outcome import Outcome
-from ringproof.rehearsal.verdict.agreement import differences
+from ringproof.rehearsal.verdict.agreement import Difference, differences
 
 REMOVING = "checks.faults.removing"
 # Runs of the same data in other layouts differ by rounding: 1.9e-7 relative was the largest of all
@@ -96,10 +95,10 @@ def compare(run: Outcome, expected: Outcome, tolerance: float = TOLERANCE) -> Fi
     """
     if expected.failure is not None or not expected.losses:
         raise ValueError(f"the reference did not run: {expected.failure}")
-    for seen in _differences(run, expected):
-        shown = run.failure is None or (seen.by != "evaluation" and seen.step in run.losses)
-        if shown and seen.difference > tolerance:
-            return seen
+    for seen in _known(run, expected):
+        shown = run.failure is None or (seen.kind != "evaluation" and seen.step in run.losses)
+        if shown and seen.relative > tolerance:
+            return FirstDifference(seen.kind, seen.step, seen.relative)
     return _failed(run) if run.failure is not None else FirstDifference("nothing")
 
 
@@ -116,16 +115,14 @@ def _failed(run: Outcome) -> FirstDifference:
 def largest(run: Outcome, expected: Outcome) -> dict[str, float]:
     """Return the largest relative difference by ``loss``, ``norm`` and ``evaluation``."""
     found = {"loss": 0.0, "norm": 0.0, "evaluation": 0.0}
-    for seen in _differences(run, expected):
-        found[seen.by] = max(found[seen.by], seen.difference)
+    for seen in _known(run, expected):
+        found[seen.kind] = max(found[seen.kind], seen.relative)
     return found
 
 
-def _differences(run: Outcome, expected: Outcome) -> Iterator[FirstDifference]:
-    """Yield the largest difference of each step and kind that the expected run has."""
-    known = (item for item in differences(run, expected) if item.reference is not None)
-    for (kind, step), group in groupby(known, key=lambda item: (item.kind, item.step)):
-        yield FirstDifference(kind, step, max(item.relative for item in group))
+def _known(run: Outcome, expected: Outcome) -> Iterator[Difference]:
+    """Yield the numbers that the expected run has, by step, and then those of evaluations."""
+    return (item for item in differences(run, expected) if item.reference is not None)
 
 
 def path(run: Outcome) -> Counter[tuple[object, ...]]:

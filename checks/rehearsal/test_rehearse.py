@@ -253,8 +253,8 @@ BAD_INPUT = MappingProxyType(
         ),
         "--upstream: the name is empty": ("--upstream", ""),
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
-        "no variables to set": (*HERE, "--set", "A=1"),
-        "not a known precision": (*HERE, "--dtype", "float16"),
+        "a command has no variable A to set": (*HERE, "--set", "A=1"),
+        "'float16' is unknown; use float32": (*HERE, "--dtype", "float16"),
         "is where --json writes": (*HERE, "--json", "-", "--html", "-"),
     }
 )

@@ -17,7 +17,7 @@ from rich.markup import escape
 from ringproof.budget import Machine
 from ringproof.cli import options
 from ringproof.cli.output import write_result, write_text
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 if TYPE_CHECKING:
     from ringproof.launch.reading import Launch
@@ -105,7 +105,7 @@ def rehearse(
     """
     require_packages("rehearse")
     if dtype not in ("float32", "bfloat16"):
-        raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
+        raise InputError("--dtype", f"{shown(dtype)} is unknown; use float32 or bfloat16")
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
@@ -142,22 +142,24 @@ def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        remedy = "pip install 'ringproof[rehearsal]'"
-        raise InputError(command, ", ".join(missing), "packages are not installed", remedy)
+        names = ", ".join(missing)
+        sentence = f"{names} cannot be imported; run pip install 'ringproof[rehearsal]'"
+        raise InputError(command, sentence)
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
     from ringproof.launch.reading import read_command, read_launch
 
     if not words:
-        remedy = "name a launch script, or give a command after --"
-        raise InputError("SCRIPT", None, "nothing to rehearse", remedy)
+        sentence = "no launch is named; name a launch script, or give a command after --"
+        raise InputError("SCRIPT", sentence)
     values = dict(assignment(entry) for entry in sets)
     if len(words) == 1 and not words[0].endswith(".py"):
         return read_launch(Path(words[0]), values)
     if values:
-        problem = "has no variables to set where a command is given"
-        raise InputError("--set", next(iter(values)), problem, "write the value into the command")
+        name = next(iter(values))
+        sentence = f"a command has no variable {name} to set; write the value into the command"
+        raise InputError("--set", sentence)
     return read_command(words)
 
 
@@ -165,7 +167,7 @@ def assignment(entry: str) -> tuple[str, str]:
     """Return the name and the value of a ``--set`` option."""
     name, equals, value = entry.partition("=")
     if not equals or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
-        raise InputError("--set", entry, "is not NAME=VALUE", "write --set NNODES=8")
+        raise InputError("--set", f"{shown(entry)} is not NAME=VALUE; write --set NNODES=8")
     return name, value
 
 
