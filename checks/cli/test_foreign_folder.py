@@ -46,12 +46,13 @@ COMMANDS = (
     "prove --skills skills --jobs 2 --offline --cache cache",
     "plan --lengths 100,200,300 --ranks 4 --max-tokens-per-rank 128",
     TRAIN,
-    "parity attention --nproc 2",
+    "parity attention --ranks 2",
 )
 SLOW = (
-    "conform --megatron {megatron} --te {engine} --case static-p2p-cp2 --iterations 1",
-    "rehearse --megatron {megatron} --te {engine} -- env CUDA_DEVICE_MAX_CONNECTIONS=1 " + LAUNCH,
-    "smoke megatron --repo {megatron} --te {engine} --feature hcp --device cpu --nproc 4 --steps 1",
+    "conform --upstream {megatron} --te {engine} --case static-p2p-cp2 --steps 1",
+    "rehearse --upstream {megatron} --te {engine} -- env CUDA_DEVICE_MAX_CONNECTIONS=1 " + LAUNCH,
+    "smoke megatron --upstream {megatron} --te {engine} --feature hcp --device cpu "
+    "--ranks-per-node 4 --steps 1",
 )
 
 

@@ -91,7 +91,7 @@ def test_an_interrupted_copy_leaves_the_old_skill(
     monkeypatch.setattr(Path, "rename", full)
     done = install(tmp_path, NAME, "--agent", "claude", "--force")
     assert isinstance(done.exception, InputError)
-    assert "cannot be written: No space left on device" in str(done.exception)
+    assert "cannot be written (No space left on device)" in str(done.exception)
     assert contents(tmp_path) == before
 
 

@@ -144,7 +144,7 @@ def test_a_sarif_file_is_written_beside_what_is_printed(scene: Scene) -> None:
     assert "prints JSON" in scene.refused("drift", "--from", "x", "--to", "y", "--json", "-",
                                           "--format", "sarif")  # fmt: skip
     nowhere = str(scene.skill.root / "none" / "out.sarif")
-    assert "--sarif: cannot be written" in scene.refused("check", "--sarif", nowhere)
+    assert "out.sarif' cannot be written" in scene.refused("check", "--sarif", nowhere)
 
 
 def test_drift_stands_at_the_anchor_and_says_what_depends_on_it(scene: Scene) -> None:

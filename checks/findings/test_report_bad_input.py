@@ -52,7 +52,7 @@ def card(scene: Scene) -> Path:
 # What a card may hold is tested with the cards; here, that each command refuses it in one line.
 CARDS: dict[str, tuple[str | dict[str, Any], str]] = {
     "bomb": (BOMB, "card.yaml:1: YAML anchors and aliases are refused"),
-    "huge": ("# " + "x" * 50_000_000, "cannot be read: larger than 1,000,000 bytes"),
+    "huge": ("# " + "x" * 50_000_000, "the file cannot be read (larger than 1,000,000 bytes)"),
     "syntax": ("title: 'x\n", "not valid YAML"),
     "ids": ({"anchors": [anchor("a"), anchor("a")]}, "is already the id of"),
     "escape": ({"anchors": [{**anchor("a"), "path": "../../etc/passwd"}]}, "anchors[0].path"),

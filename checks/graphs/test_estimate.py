@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from checks.graphs.test_bank import options
 from checks.model.whole_model import whole
-from ringproof import budget
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import capture_bank
 from ringproof.reference.graphs.estimate import LiveBytes, MemoryNeed, check_fits, estimated_bytes
@@ -77,21 +75,6 @@ def test_what_does_not_fit_is_refused(
         check_fits(need, 1024)
     check_fits(replace(need, needed=GIBIBYTE // 2), 1024)
     check_fits(replace(need, shared=None, own=None), 1024)
-
-
-def test_the_machine_says_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(budget, "CGROUP", tmp_path)
-    assert budget.free_memory() is None
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       4 kB\n")
-    assert budget.free_memory() == 4096
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1000\n")
-    assert budget.free_memory() == 4096
-    (tmp_path / "memory.max").write_text("3000\n")
-    assert budget.free_memory() == 2000
-    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 500\n")
-    assert budget.free_memory() == 2500, "the kernel gives up its cache of files"
 
 
 ROOM = RankCapacity(rows=16, entries=3)

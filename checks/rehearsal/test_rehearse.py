@@ -92,12 +92,11 @@ HUNG = Failure("hung", 0, "waits", waiting={0: "irecv in CP [0, 1]", 1: "irecv i
     ("machine", "refused"),
     [
         (Machine(2, 24 << 30), ""),
-        (Machine(2, None), ""),
         (
             Machine(1, 24 << 30),
-            r"--max-ranks: 32 ranks, and the limit is 16: 16 for each of 1 cores",
+            r"--max-ranks: .* makes 32 ranks, and the limit is 16, 16 for each of 1 cores",
         ),
-        (Machine(2, 4 << 30), r"--max-ranks: 32 ranks need about 5.6 GB, and 4.3 GB are free"),
+        (Machine(2, 4 << 30), r"--max-ranks: .* needs about 5.6 GB, and 4.3 GB are free"),
     ],
 )
 def test_ranks_that_the_machine_cannot_hold_are_refused(machine: Machine, refused: str) -> None:

@@ -437,6 +437,6 @@ def test_a_program_that_takes_too_long_is_ended(launched, tmp_path: Path) -> Non
 
 def test_too_many_ranks_for_the_machine_are_refused() -> None:
     estimate(8).check(Machine(cores=2, free=4 << 30))
-    for machine in (Machine(cores=2, free=1 << 30), Machine(cores=0.25, free=None)):
+    for machine in (Machine(cores=2, free=1 << 30), Machine(cores=0.25, free=1 << 40)):
         with pytest.raises(InputError, match="--ranks-per-node"):
             estimate(8).check(machine)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringproof.errors import InputError
+import psutil
 
-MEMINFO = Path("/proc/meminfo")
+from ringproof.errors import InputError, shown
+
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 RANKS_PER_CORE = 16
@@ -29,11 +30,11 @@ class Machine:
 
     Args:
         cores: Cores, or what the quota of the control group leaves of them.
-        free: Bytes of free memory; ``None`` if unknown.
+        free: Bytes of free memory.
     """
 
     cores: float
-    free: int | None
+    free: int
 
     @classmethod
     def here(cls) -> Machine:
@@ -41,8 +42,8 @@ class Machine:
         return cls(_cores(), free_memory())
 
     def share(self, ranks: int) -> int:
-        """Return the memory limit of each of ``ranks``; 0 if the free memory is unknown."""
-        return 0 if self.free is None else max(self.free // ranks, LEAST_LIMIT_BYTES)
+        """Return the memory limit of each of ``ranks``."""
+        return max(self.free // ranks, LEAST_LIMIT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -82,24 +83,19 @@ class Estimate:
         """
         limit = max(int(RANKS_PER_CORE * machine.cores), 1)
         if self.ranks > limit:
-            problem = (
-                f"{self.ranks:,} ranks, and the limit is {limit:,}: {RANKS_PER_CORE} for each of "
-                f"{machine.cores:g} cores"
+            sentence = (
+                f"{shown(self.ranks_value)} makes {self.ranks:,} ranks, and the limit is {limit:,}"
+                f", {RANKS_PER_CORE} for each of {machine.cores:g} cores; use fewer, or --force"
             )
-            remedy = "use fewer, or --force"
-            raise InputError(self.ranks_option, self.ranks_value, problem, remedy)
-        if machine.free is not None and self.bytes > machine.free:
-            problem = (
-                f"{_ranks(self.ranks)} about {_gigabytes(self.bytes)}, and "
-                f"{_gigabytes(machine.free)} are free"
-            )
+            raise InputError(self.ranks_option, sentence)
+        if self.bytes > machine.free:
             ranks = EstimatePart(self.ranks_option, self.ranks_value, self.ranks * RANK_BYTES)
             cause = max((*self.parts, ranks), key=lambda part: part.bytes)
-            raise InputError(cause.option, cause.value, problem, "lower it, or use --force")
-
-
-def _ranks(count: int) -> str:
-    return "1 rank needs" if count == 1 else f"{count:,} ranks need"
+            sentence = (
+                f"with {shown(cause.value)} the command needs about {_gigabytes(self.bytes)}, and "
+                f"{_gigabytes(machine.free)} are free; lower it, or use --force"
+            )
+            raise InputError(cause.option, sentence)
 
 
 def _gigabytes(count: int) -> str:
@@ -113,24 +109,24 @@ def check_seconds(option: str, value: object, seconds: float, limit: float) -> N
         InputError: The estimate exceeds the limit.
     """
     if seconds > limit:
-        problem = f"takes about {seconds:,.0f} s, and the limit is {limit:,.0f} s"
-        raise InputError(option, value, problem, "lower it, or use --force")
+        sentence = (
+            f"{shown(value)} takes about {seconds:,.0f} s, and the limit is {limit:,.0f} s; "
+            "lower it, or use --force"
+        )
+        raise InputError(option, sentence)
 
 
-def free_memory() -> int | None:
-    """Bytes that the processes of this host, or of this container, may still take.
-
-    A container's usage includes the cache of files, of which the kernel gives up the inactive part.
-    """
-    found = [in_table(MEMINFO, "MemAvailable:", 1024)]
-    for folder in _cgroups("memory"):
-        for limit, usage, cache in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
-        ):
-            for most, used in _numbers(folder, limit, usage):
-                found.append(most - used + (in_table(folder / "memory.stat", cache, 1) or 0))
-    return min((one for one in found if one is not None), default=None)
+def free_memory() -> int:
+    """Bytes that the processes of this host, or of this container, may still take."""
+    found = [psutil.virtual_memory().available]
+    for folder in _cgroups():
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+            most = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            # The usage includes the cache of files, of which the kernel gives up this part.
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            found.append(most - used + int(dict(lines).get("inactive_file", 0)))
+    return min(found)
 
 
 def usable_cpus() -> int:
@@ -141,41 +137,17 @@ def usable_cpus() -> int:
 
 def _cores() -> float:
     found = [float(usable_cpus())]
-    for folder in _cgroups("cpu"):
-        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # then version 1
-            found += [quota / period for quota, period in _numbers(folder, *names) if quota > 0]
+    for folder in _cgroups():
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            found.append(int(quota) / int(period))
     return min(found)
 
 
-def _numbers(folder: Path, *names: str) -> Iterator[tuple[int, int]]:
-    """Yield the two numbers in files of a control group; none where it has no limit."""
-    with contextlib.suppress(OSError, ValueError):
-        first, second = " ".join((folder / name).read_text() for name in names).split()
-        yield int(first), int(second)
-
-
-def _cgroups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups that limit this process, those around its own included."""
-    yield CGROUP
-    yield CGROUP / controller
-    try:
-        lines = OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = CGROUP / controller if controllers else CGROUP
-        own = top / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if top in folder.parents)
-
-
-def in_table(path: Path, name: str, unit: int) -> int | None:
-    """Read a number of units from a file of the kernel, in bytes."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
-    rows = (line.split() for line in lines)
-    return next((int(row[1]) * unit for row in rows if row[:1] == [name]), None)
+def _cgroups() -> Iterator[Path]:
+    """Folders of the control groups (version 2) that limit this process, outer ones included."""
+    yield CGROUP  # of a container, whose own group is the root that it sees
+    with contextlib.suppress(OSError):
+        for line in OWN_CGROUPS.read_text().splitlines():
+            own = CGROUP / line.rpartition(":")[2].lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if CGROUP in folder.parents)

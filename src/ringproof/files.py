@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ringproof.errors import InputError
-from ringproof.pipes import open_input, open_output
+from ringproof.errors import InputError, shown
 
 _SNIFFED_BYTES = 4096
 _NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
@@ -21,8 +19,8 @@ def write_atomically(
 ) -> None:
     """Write to a temporary file in the same folder, then rename it into place.
 
-    A link stays, and what it leads to is replaced. What is no file (a terminal, ``/dev/null``, a
-    pipe) cannot be replaced without destroying it, and is written to as it is.
+    A link stays, and what it leads to is replaced. What is not a file, such as ``/dev/null``, is
+    written to as it is.
 
     Args:
         field: The option that named the path, for the message.
@@ -34,8 +32,7 @@ def write_atomically(
     try:
         place = path.resolve() if path.is_symlink() else path
         if place.exists() and not place.is_file() and not place.is_dir():
-            with io.BufferedWriter(open_output(place)) as stream:
-                stream.write(data)
+            place.write_bytes(data)
             return
         handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         temporary = Path(name)
@@ -48,8 +45,9 @@ def write_atomically(
             temporary.unlink(missing_ok=True)
             raise
     except (OSError, RuntimeError) as error:  # before Python 3.13 links in a circle are the latter
-        problem = f"cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise InputError(field or "file", path, problem, "name a writable place") from error
+        why = getattr(error, "strerror", None) or error
+        sentence = f"{shown(path)} cannot be written ({why}); name a writable place"
+        raise InputError(field or "file", sentence) from error
 
 
 def make_folder(folder: Path, *, field: str) -> None:
@@ -61,17 +59,17 @@ def make_folder(folder: Path, *, field: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = f"cannot be created: {error.strerror}"
-        raise InputError(field, folder, problem, "name a writable folder") from error
+        sentence = f"{shown(folder)} cannot be created ({error.strerror}); name a writable folder"
+        raise InputError(field, sentence) from error
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a file of at most ``limit`` bytes; see `ringproof.pipes` for pipes.
+    """Read a file of at most ``limit`` bytes.
 
     Raises:
         OSError: The file cannot be read, or it is larger (``errno.EFBIG``).
     """
-    with open_input(path) as stream:
+    with path.open("rb") as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes")
@@ -91,9 +89,9 @@ def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes
     try:
         return read_bounded(path, limit)
     except OSError as error:
-        value = path if field else None
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(field or str(path), value, problem, remedy) from error
+        what = shown(path) if field else "the file"
+        sentence = f"{what} cannot be read ({error.strerror}); {remedy}"
+        raise InputError(field or str(path), sentence) from error
 
 
 def walk_folders(

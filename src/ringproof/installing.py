@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 _SHARED = ".agents/skills"
 AGENTS: Mapping[str, str] = MappingProxyType(
@@ -73,9 +73,12 @@ def refuse_changed(plans: list[Installation]) -> None:
         if plan.differing:
             names = ", ".join(plan.differing[:_SHOWN])
             more = len(plan.differing) - _SHOWN
-            problem = f"is another version of the skill ({names}{f' and {more} more' * (more > 0)})"
-            remedy = "compare it with `ringproof skills show`, and give --force to replace it"
-            raise InputError("install", plan.target, problem, remedy)
+            sentence = (
+                f"{shown(plan.target)} is another version of the skill "
+                f"({names}{f' and {more} more' * (more > 0)}); compare it with "
+                "`ringproof skills show`, and give --force to replace it"
+            )
+            raise InputError("install", sentence)
 
 
 def install(plan: Installation) -> None:
@@ -91,8 +94,8 @@ def install(plan: Installation) -> None:
             shutil.copytree(plan.source, scratch / "new", ignore=_ignored)
             _exchange(scratch, plan.target)
     except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-        raise InputError("install", plan.target, problem, "name a writable folder") from error
+        sentence = f"{shown(plan.target)} cannot be written ({error.strerror}); name another folder"
+        raise InputError("install", sentence) from error
 
 
 def _exchange(scratch: Path, target: Path) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.pipes import open_input
 from ringproof.reference.planning.lengths import (
     Lengths,
     folder,
@@ -72,7 +71,7 @@ def read_bytes(path: str, field: str, most: int, remedy: str = "name another fil
         if path == "-":
             content = sys.stdin.buffer.read(most + 1)
         else:
-            with open_input(Path(path)) as stream:
+            with Path(path).open("rb") as stream:
                 content = stream.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is not a file name"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ringproof.cluster import RankContext
 from ringproof.errors import InputError
-from ringproof.pipes import open_output
 from ringproof.reference.training.records import Record, RunRecord, json_line
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class LogFile:
         if not self.path:
             return
         try:
-            with open_output(Path(self.path)) as stream:
+            with Path(self.path).open("ab", buffering=0) as stream:
                 _write_whole(stream, f"{line}\n".encode())
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"

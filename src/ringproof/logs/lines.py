@@ -20,7 +20,6 @@ from typing import BinaryIO, NamedTuple, cast
 
 from ringproof.errors import InputError, shown
 from ringproof.files import looks_binary
-from ringproof.pipes import open_input
 
 STDIN = "-"
 GZIP = b"\x1f\x8b"
@@ -120,7 +119,7 @@ def opened(role: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterat
             raise _refused(role, path, f"is a folder; name the {what} in it")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a device could be read for ever
             raise _refused(role, path, f"is a device or a socket; name a {what}")
-        raw = open_input(Path(path))
+        raw = Path(path).open("rb")  # noqa: SIM115 # closed below
     except FileNotFoundError as error:
         raise _refused(role, path, f"does not exist; name a {what}") from error
     except InputError:

@@ -12,24 +12,22 @@ import resource
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ringproof.budget import free_memory, in_table
+from ringproof.budget import free_memory
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions
 from ringproof.reference.graphs.replay import bytes_of
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors
-
-STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,7 @@ def need_of(needed: int, device: torch.device) -> MemoryNeed:
 def allowed_memory() -> int | None:
     """Bytes of address space that this process may still take."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = in_table(STATUS, "VmSize:", 1024)
-    return None if most == resource.RLIM_INFINITY or used is None else most - used
+    return None if most == resource.RLIM_INFINITY else most - psutil.Process().memory_info().vms
 
 
 def check_fits(own: MemoryNeed, rows: int) -> None:
