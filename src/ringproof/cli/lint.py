@@ -9,7 +9,7 @@ import typer
 
 from ringproof.cli.options import JsonOption
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.lint.engine import as_json
 from ringproof.lint.engine import lint as run_rules
 from ringproof.lint.selection import LintConfig, check_prefix, read_config
@@ -71,7 +71,7 @@ def _rules(config: Path | None, select: tuple[str, ...], ignore: tuple[str, ...]
             try:
                 check_prefix(prefix)
             except ValueError as error:
-                remedy = "see docs/lint.md for the rules"
-                raise InputError(option, prefix, str(error), remedy) from error
+                sentence = f"{shown(prefix)} {error}; docs/lint.md lists the rules"
+                raise InputError(option, sentence) from error
     update = {"select": select or base.select, "ignore": base.ignore + ignore}
     return base.model_copy(update=update)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
@@ -80,7 +80,7 @@ def read_config(path: Path) -> LintConfig:
     try:
         data: Any = toml.loads(raw.decode("utf-8"))
     except ValueError as error:  # TOML's and UTF-8's errors
-        raise InputError(str(path), None, f"not valid TOML: {error}", "correct it") from error
+        raise InputError(str(path), f"{path}: this is not valid TOML ({error})") from error
     for key in ("tool", "ringproof", "lint"):
         data = data.get(key, {}) if isinstance(data, dict) else {}
     try:
@@ -88,8 +88,9 @@ def read_config(path: Path) -> LintConfig:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(("tool.ringproof.lint", *map(str, first["loc"])))
-        remedy = f'use the keys {", ".join(_KEYS)} with lists of rules, such as ["RP202"]'
-        raise InputError(f"{path}: {place}", first["input"], first["msg"], remedy) from error
+        problem = f"{shown(first['input'])} cannot be used ({first['msg']})"
+        remedy = f'give the keys {", ".join(_KEYS)} lists of rules, such as ["RP202"]'
+        raise InputError(f"{path}: {place}", f"{problem}; {remedy}") from error
 
 
 _SILENCE = re.compile(

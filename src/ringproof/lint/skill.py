@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.cards.document import YamlProblem, parse_yaml
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import looks_binary, walk_folders
 from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
@@ -107,7 +107,7 @@ def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError):
-        raise InputError("PATH", path, "no such file or folder", "name a skill") from None
+        raise InputError("PATH", f"{shown(path)} does not exist; name a skill") from None
     if real.is_file() and real.name.lower() == MAIN.lower():
         real = real.parent
     repository = _repository(real)
@@ -117,8 +117,9 @@ def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
         for name in exact or [name for name in names if name.lower() == MAIN.lower()]:
             found.append((folder / name, repository))
     if not found:
-        problem = f"no {MAIN} there: 0 files scanned"
-        raise InputError("PATH", path, problem, "name a skill, a folder of skills or a repository")
+        problem = f"{shown(path)} holds no {MAIN} (0 files scanned)"
+        remedy = "name a skill, a folder of skills or a repository"
+        raise InputError("PATH", f"{problem}; {remedy}")
     return tuple(found)
 
 
@@ -156,8 +157,8 @@ def read_skill(main: Path, repository: Path) -> Skill:
             for path in linked:
                 unread += _leading_out(path, folder, repository)
         if len(files) + len(unread) > MAX_FILES_PER_SKILL:
-            problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
-            raise InputError("PATH", folder, problem, "lint a smaller folder")
+            problem = f"{shown(folder)} has more than {MAX_FILES_PER_SKILL:,} files"
+            raise InputError("PATH", f"{problem}; lint a smaller folder")
     names = tuple(path.relative_to(folder).as_posix() for path in files)
     texts: list[SourceFile] = []
     for name, path in zip(names, files, strict=True):

@@ -1,7 +1,8 @@
 """RP101 to RP107: the specification; RP203 to RP207: sizes, and skills too alike; RP210: the card.
 
 Our own checks are complete, so that Python 3.10 and installations without skills-ref (it needs
-3.11) say the same. Where skills-ref is installed, its parser and validator are asked as well, and a
+3.11) say the same. They also say at which line, which skills-ref does not, and judge fields that it
+does not look at. Where skills-ref is installed, its parser and validator are asked as well, and a
 refusal that our checks did not foresee is a finding of its own.
 """
 
