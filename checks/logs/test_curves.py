@@ -6,6 +6,7 @@ import io
 import json
 import math
 import random
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from checks.logs.diagnose_run import progress
 from checks.logs.parity_run import Training, iteration_line, write_csv, write_jsonl, write_megatron
 from ringproof.cli.logs import app
 from ringproof.logs.diagnosis.cause import diagnose
-from ringproof.logs.training.curves import STALL_STEPS, CurveFinding, curve_line, judge_curves
+from ringproof.logs.training import curves
+from ringproof.logs.training.curves import STALL_STEPS, CurveFinding, curve_line
+from ringproof.logs.training.series import Series
 
 NAN, INF = math.nan, math.inf
 Curves = tuple[dict[int, float], dict[int, float]]
@@ -33,6 +36,15 @@ def training(seed: int, *, noise: float = 0.03, steps: int = 400) -> Curves:
         )
         norm[step] = (0.3 + 3 * math.exp(-step / 40)) * math.exp(0.5 * chance.gauss(0, 1))
     return loss, norm
+
+
+def judge_curves(*both: dict[int, float]) -> tuple[CurveFinding, ...]:
+    """The judgement of values by step."""
+    loss, norm = (
+        Series("", "", array("q", sorted(one)), array("d", [one[step] for step in sorted(one)]))
+        for one in both
+    )
+    return curves.judge_curves(loss, norm)
 
 
 def kinds(found: tuple[CurveFinding, ...]) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from checks.logs.parity_run import (
 )
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.logs.training.formats import recognised
+from ringproof.logs.training.formats import MegatronReader, recognised
 from ringproof.logs.training.quantities import Columns, parse_columns
 from ringproof.logs.training.read import TrainingLog, read_log
 from ringproof.logs.training.series import Precision
@@ -184,6 +184,34 @@ def test_nan_and_skipped_iterations(tmp_path: Path) -> None:
         "3 lines count skipped iterations, the first at step 2",
         "1 lines count nan iterations, the first at step 3",
     )
+
+
+ODD = (
+    "validation loss at iteration 10 | lm loss value: 7.0E+00 |",
+    "at iteration 7 of 9 something happened",
+    iteration_line(100, None, 0.5),
+    iteration_line(101, 0.0, 0.5, skipped=1),
+    iteration_line(102, 2.5, None, skipped=1, nan=1),
+    iteration_line(103, math.nan, math.nan),
+    iteration_line(104, 2.5, 0.5).replace("lm loss", "\x1b[1mlm loss\x1b[m"),
+    iteration_line(105, 2.5, 0.5) + iteration_line(106, 2.25, 0.25),
+    iteration_line(107, 2.5, 0.5)[:90],
+    iteration_line(3, 4.5, 0.5),  # a restart
+)
+
+
+@given(st.lists(st.sampled_from([*ODD, *(iteration_line(*row) for row in ROWS)]), max_size=12))
+def test_a_block_is_read_as_its_lines_are(lines: list[str]) -> None:
+    """The quick way through the lines that are as usual finds what the slow one finds."""
+    data = "\n".join(lines).encode()
+    blocks, single = MegatronReader(BOTH), MegatronReader(BOTH)
+    blocks.scan(data, len(data))
+    for line in data.split(b"\n"):
+        single.take(line)
+    for name, series in single.series.items():
+        assert list(blocks.series[name].steps) == list(series.steps)
+        assert str(list(blocks.series[name].values)) == str(list(series.values))
+    assert blocks.without_loss == single.without_loss
 
 
 def test_a_row_that_is_too_short_is_told(tmp_path: Path) -> None:

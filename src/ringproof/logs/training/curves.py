@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
+
+from ringproof.logs.training.series import Series
 
 WINDOW = 50
 """Number of finite values before a step that it is compared with."""
@@ -54,89 +56,109 @@ class CurveFinding:
     text: str
 
 
-def judge_curves(
-    loss: Mapping[int, float], grad_norm: Mapping[int, float]
-) -> tuple[CurveFinding, ...]:
+def judge_curves(loss: Series, grad_norm: Series) -> tuple[CurveFinding, ...]:
     """Return what is conspicuous in the loss and the gradient norm of one training.
 
     Args:
-        loss, grad_norm: Values by step; a curve that the log does not have is empty.
+        loss, grad_norm: Values by ascending step (see `Series.settle`); a curve that the log does
+            not have is empty.
     """
-    spikes = dict(_outliers(loss, _is_spike))
-    # Beside a spike, or a loss that is not finite, the gradient norm says nothing new.
-    normal = {
-        step: value
-        for step, value in grad_norm.items()
-        if step not in spikes and math.isfinite(loss.get(step, 0.0))
-    }
-    missing = [step for step in grad_norm if step not in loss]
-    if 2 * len(missing) > len(grad_norm):  # the two curves are logged at different steps
-        missing = []
-    conspicuous = {
-        "loss-not-finite": _not_finite(loss, "the loss"),
-        "loss-missing": dict.fromkeys(missing, "the line has no loss"),
-        "loss-spike": {
-            step: f"the loss is {loss[step]:.4g}, the median before it is {usual:.4g}"
-            for step, usual in spikes.items()
-        },
-        "loss-stall": {step: f"the loss stays at {loss[step]:.7g}" for step in _stalled(loss)},
-        "grad-norm-not-finite": _not_finite(normal, "the gradient norm"),
-        "grad-norm-explosion": {
-            step: f"the gradient norm is {normal[step]:.4g}, the median before it is {usual:.4g}"
-            for step, usual in _outliers(normal, _is_explosion)
-        },
-    }
-    steps = sorted({*loss, *grad_norm})
-    recent = steps[-RECOVERED] if len(steps) > RECOVERED else -1
+    found: dict[str, tuple[int, int, int, str]] = {}  # first step, last step, steps, text
+    recent: deque[int] = deque(maxlen=RECOVERED + 1)
+    for step, kind, text in _conspicuous(loss, grad_norm, recent):
+        first, _, steps, told = found.get(kind, (step, step, 0, text))
+        found[kind] = first, step, steps + 1, told
+    for first, last, steps, value in _stalls(loss):
+        found.setdefault("loss-stall", (first, last, steps, f"the loss stays at {value:.7g}"))
+    if 2 * found.get("loss-missing", (0, 0, 0))[2] > len(grad_norm):
+        del found["loss-missing"]  # the two curves are logged at different steps
+    past = recent[0] if len(recent) > RECOVERED else -1
     return tuple(
-        CurveFinding(kind, min(texts), max(texts), len(texts), max(texts) < recent, text)
-        for kind, texts in conspicuous.items()
-        if texts
-        for text in [texts[min(texts)]]
+        CurveFinding(kind, first, last, steps, last <= past, text)
+        for kind, (first, last, steps, text) in sorted(found.items())
     )
 
 
-def _not_finite(curve: Mapping[int, float], name: str) -> dict[int, str]:
-    return {step: f"{name} is {value}" for step, value in curve.items() if not math.isfinite(value)}
+def _conspicuous(
+    loss: Series, grad_norm: Series, recent: deque[int]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield each conspicuous step, the kind, and a text; enter every step in ``recent``."""
+    losses, norms = _Recent(), _Recent()
+    for step, value, norm in _side_by_side(loss, grad_norm):
+        recent.append(step)
+        # Beside a spike, or a loss that is not finite, the gradient norm says nothing new.
+        normal = value is None or math.isfinite(value)
+        if value is None and len(loss):
+            yield step, "loss-missing", "the line has no loss"
+        elif value is not None and not normal:
+            yield step, "loss-not-finite", f"the loss is {value}"
+        elif value is not None:
+            if losses.has_below(value, SPIKE_PART, SPIKE_DEVIATIONS):
+                normal = False
+                text = f"the loss is {value:.4g}, the median before it is {losses.median:.4g}"
+                yield step, "loss-spike", text
+            losses.add(value)
+        if norm is not None and normal:
+            if not math.isfinite(norm):
+                yield step, "grad-norm-not-finite", f"the gradient norm is {norm}"
+                continue
+            if norm > EXPLOSION * norms.median > 0:  # a norm that is printed as 0.000 has no scale
+                text = f"the gradient norm is {norm:.4g}, the median before it is"
+                yield step, "grad-norm-explosion", f"{text} {norms.median:.4g}"
+            norms.add(norm)
 
 
-def _outliers(
-    curve: Mapping[int, float], is_outlier: Callable[[float, float, Sequence[float]], bool]
-) -> Iterator[tuple[int, float]]:
-    """Yield the steps whose value stands out from those before, and the median of those."""
-    arrived: deque[float] = deque()
-    ordered: list[float] = []  # the same values; kept sorted, the median costs nothing
-    for step in sorted(curve):
-        value = curve[step]
-        if not math.isfinite(value):
-            continue
-        if len(ordered) >= FEWEST:
-            usual = ordered[len(ordered) // 2]
-            if is_outlier(value, usual, ordered):
-                yield step, usual
-        arrived.append(value)
-        insort(ordered, value)
-        if len(arrived) > WINDOW:
-            del ordered[bisect_left(ordered, arrived.popleft())]
+def _side_by_side(
+    loss: Series, grad_norm: Series
+) -> Iterator[tuple[int, float | None, float | None]]:
+    """Yield all steps with their values, in order."""
+    a, b = 0, 0
+    while a < len(loss) or b < len(grad_norm):
+        one = loss.steps[a] if a < len(loss) else math.inf
+        other = grad_norm.steps[b] if b < len(grad_norm) else math.inf
+        value = loss.values[a] if one <= other else None
+        norm = grad_norm.values[b] if other <= one else None
+        yield int(min(one, other)), value, norm
+        a, b = a + (one <= other), b + (other <= one)
 
 
-def _is_spike(value: float, usual: float, before: Sequence[float]) -> bool:
-    above = value - usual
-    return above > SPIKE_PART * abs(usual) and above > SPIKE_DEVIATIONS * median(
-        abs(one - usual) for one in before
-    )
+class _Recent:
+    """The last `WINDOW` finite values, in the order of arrival and in that of their size."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[float] = deque()
+        self._ordered: list[float] = []  # kept sorted, so that the median costs nothing
+
+    def add(self, value: float) -> None:
+        """Take the next value."""
+        self._arrived.append(value)
+        insort(self._ordered, value)
+        if len(self._arrived) > WINDOW:
+            del self._ordered[bisect_left(self._ordered, self._arrived.popleft())]
+
+    @property
+    def median(self) -> float:
+        """Their median, or NaN where there are too few to judge by."""
+        few = len(self._ordered) < FEWEST
+        return math.nan if few else self._ordered[len(self._ordered) // 2]
+
+    def has_below(self, value: float, part: float, deviations: float) -> bool:
+        """Whether a value is above the median by a part of it and by several deviations."""
+        usual = self.median
+        above = value - usual
+        return above > part * abs(usual) and above > deviations * median(
+            abs(one - usual) for one in self._ordered
+        )
 
 
-def _is_explosion(value: float, usual: float, before: Sequence[float]) -> bool:
-    return value > EXPLOSION * usual > 0  # a norm that is printed as 0.000 has no scale
-
-
-def _stalled(loss: Mapping[int, float]) -> list[int]:
-    """Return the steps of all stalls, of which each has `STALL_STEPS` steps or more."""
-    finite = (step for step in sorted(loss) if math.isfinite(loss[step]))
-    runs = groupby(finite, key=lambda step: loss[step])
-    equal = [list(steps) for _, steps in runs]
-    return [step for steps in equal if len(steps) >= STALL_STEPS for step in steps]
+def _stalls(loss: Series) -> Iterator[tuple[int, int, int, float]]:
+    """Yield first and last step, number of steps, and value of each run of equal losses."""
+    place = 0
+    for value, run in groupby(loss.values):
+        steps = sum(1 for _ in run)
+        if steps >= STALL_STEPS and math.isfinite(value):
+            yield loss.steps[place], loss.steps[place + steps - 1], steps, value
+        place += steps
 
 
 def curve_line(finding: CurveFinding) -> str:

@@ -205,6 +205,13 @@ _VALIDATION = re.compile(
     r"validation(?:-\S+)? loss at iteration +([0-9]{1,15})(?: on validation set)? \| "
     r"(?:lm )?loss value: +(\S+) \|"
 )
+# A line without a skipped iteration, in which a loss is no 0 that stands for none.
+_USUAL_LINE = re.compile(
+    rb"iteration +([0-9]{1,15})/ *[0-9]{1,15} +\|[^\r\n\x1b]*?"
+    rb" lm loss: ([1-9][0-9.]*E[+-][0-9]+) (?=\|)[^\r\n\x1b]*?"
+    rb"\| grad norm: ([0-9]+\.[0-9]+) \|[^\r\n\x1b]*?"
+    rb" skipped iterations: +0 \| number of nan iterations: +0 \|"
+)
 _SKIPPED, _NAN = " number of skipped iterations", " number of nan iterations"
 
 
@@ -238,6 +245,29 @@ class MegatronReader(Reader):
             found = _VALIDATION.search(clean.decode("utf-8", errors="replace"))
             if found:
                 self._record({"iteration": found[1], _VALIDATION_LOSS: found[2]})
+
+    def scan(self, data: bytes, end: int) -> None:
+        """Read the iteration lines among any others in ``data[:end]``."""
+        place = data.find(b"iteration ", 0, end)
+        while place >= 0:
+            # A long training has a million such lines; this saves nine tenths of the time.
+            usual = _USUAL_LINE.match(data, place, end) if self._is_usual else None
+            if usual:
+                self.records += 1
+                for name, value in ((LOSS, usual[2]), (GRAD_NORM, usual[3])):
+                    self.series[name].add(int(usual[1]), float(value))
+                stop = usual.end()
+            else:
+                stop = data.find(b"\n", place, end)
+                stop = end if stop < 0 else stop
+                if ITERATION.match(data, place, stop):
+                    self.take(data[place:stop])
+            place = data.find(b"iteration ", stop, end)
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether loss and gradient norm are all that is looked for, under their usual names."""
+        return (self._keys.get(LOSS), self._keys.get(GRAD_NORM)) == ("lm loss", "grad norm")
 
     def _iteration(self, step: int, fields: dict[str, str]) -> None:
         for name, steps in self._counted.items():

@@ -18,7 +18,6 @@ from ringproof.logs.lines import OpenLog, opened
 from ringproof.logs.training.curves import CurveFinding, judge_curves
 from ringproof.logs.training.formats import (
     CSV,
-    ITERATION,
     JSONL,
     MEGATRON,
     JsonReader,
@@ -64,9 +63,8 @@ class TrainingLog:
     @cached_property
     def curve_findings(self) -> tuple[CurveFinding, ...]:
         """What is conspicuous in its curves."""
-        return judge_curves(
-            *(self.series[name].by_step() if name in self.series else {} for name in JUDGED)
-        )
+        loss, grad_norm = (self.series.get(name, Series(name, name)) for name in JUDGED)
+        return judge_curves(loss, grad_norm)
 
 
 def read_log(
@@ -142,7 +140,6 @@ def _restarts(series: Iterable[Series]) -> Iterator[str]:
         )
 
 
-_ITERATION_LINE = re.compile(ITERATION.pattern + rb"[^\r\n]*")
 _JSON_LINE = re.compile(rb'(?m)^\{"[^\r\n]*loss[^\r\n]*')
 
 
@@ -154,8 +151,7 @@ class CurveReader:
 
     def take(self, data: bytes, end: int) -> None:
         """Take the lines of ``data[:end]`` that show a training step."""
-        for line in _ITERATION_LINE.finditer(data, 0, end):
-            self._megatron.take(line[0])
+        self._megatron.scan(data, end)
         # The expression alone would try every line; most logs have no such line at all.
         if data.startswith(b'{"') or data.find(b'\n{"', 0, end) >= 0:
             for line in _JSON_LINE.finditer(data, 0, end):
@@ -163,8 +159,9 @@ class CurveReader:
 
     def findings(self) -> tuple[CurveFinding, ...]:
         """Return what is conspicuous in the curves."""
-        found = {name: one.by_step() for name, one in self._json.series.items()}
-        for name, one in self._megatron.series.items():
-            found[name] |= one.by_step()
-        found[LOSS] |= dict.fromkeys(self._megatron.without_loss, math.nan)
-        return judge_curves(found[LOSS], found[GRAD_NORM])
+        reader: Reader = self._megatron if self._megatron.records else self._json
+        for step in self._megatron.without_loss:  # no line at all had one
+            reader.series[LOSS].add(step, math.nan)
+        for series in reader.series.values():
+            series.settle()
+        return judge_curves(reader.series[LOSS], reader.series[GRAD_NORM])

@@ -83,10 +83,6 @@ class Series:
         self.steps.append(step)
         self.values.append(value)
 
-    def by_step(self) -> dict[int, float]:
-        """Return the values by step; of steps that stand more than once the later one counts."""
-        return dict(zip(self.steps, self.values, strict=True))
-
     def settle(self) -> None:
         """Order by step; of steps that stand more than once the later one counts."""
         later = itertools.islice(self.steps, 1, None)
