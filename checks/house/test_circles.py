@@ -17,13 +17,6 @@ ENTRY = f"{PACKAGE}.__main__"  # it starts the command line, and the other files
 # Circles that are still there; nothing is added.
 FILES = frozenset(
     (
-        "ringproof.cli.plan",
-        "ringproof.cli.plan_flags",
-        "ringproof.cli.plan_page",
-        "ringproof.cli.plan_result",
-        "ringproof.cli.plan_setup",
-        "ringproof.cli.plan_sweep",
-        "ringproof.cli.plan_text",
         "ringproof.reference.attention.masks",
         "ringproof.reference.attention.packed",
         "ringproof.reference.attention.steps",

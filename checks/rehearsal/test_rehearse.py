@@ -24,8 +24,9 @@ from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
 from ringproof.rehearsal.rehearsing import estimate, find_script
 from ringproof.rehearsal.runs.outcome import Outcome
-from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
+from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
+from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.rendering import lines, numbers, page, size, waiting_lines
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant, as_json
 

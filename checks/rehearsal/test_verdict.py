@@ -12,8 +12,9 @@ from checks.faults import trials
 from ringproof.cards.loading import load_card
 from ringproof.rehearsal.protocol.reports import Failure, Iteration, RankReport
 from ringproof.rehearsal.runs.outcome import Outcome
-from ringproof.rehearsal.verdict import agreement
-from ringproof.rehearsal.verdict.agreement import compare, find_pitfalls, refusal_of
+from ringproof.rehearsal.verdict import refusal
+from ringproof.rehearsal.verdict.agreement import compare
+from ringproof.rehearsal.verdict.refusal import find_pitfalls, refusal_of
 
 SKILLS = Path(__file__).parents[2] / "skills"
 CARDS = functools.cache(load_card)  # read once for all tests here
@@ -22,7 +23,7 @@ LOSSES = (5.5, 5.4, 5.3, 5.2, 5.1)
 
 @pytest.fixture(autouse=True)
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "load_card", CARDS)
+    monkeypatch.setattr(refusal, "load_card", CARDS)
 
 
 def run(*losses: float, norm: float = 1.0, evaluation: float | None = None) -> Outcome:
@@ -89,9 +90,9 @@ def test_tolerances_grow_with_the_steps() -> None:
 def test_a_refusal_has_file_and_line() -> None:
     failure = Failure("raised", 2, "AssertionError: no\n  good", "megatron/core/a.py:12")
     reports = [RankReport(2, None, (Iteration(1, {}, None, 0.1),))]
-    refusal = refusal_of(failure, reports)
-    assert (refusal.file, refusal.line, refusal.iteration) == ("megatron/core/a.py", 12, 1)
-    assert refusal.message == "AssertionError: no good"
+    stop = refusal_of(failure, reports)
+    assert (stop.file, stop.line, stop.iteration) == ("megatron/core/a.py", 12, 1)
+    assert stop.message == "AssertionError: no good"
     unknown = refusal_of(Failure("died", 0, "ended by signal SIGKILL"), [])
     assert (unknown.file, unknown.line) == ("", None)
 

@@ -24,8 +24,9 @@ from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Server
 from ringproof.rehearsal.runs.upstreams import open_upstream
-from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
+from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
+from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
 
 Progress = Callable[[str, str], None]

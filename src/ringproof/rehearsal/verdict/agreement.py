@@ -1,18 +1,13 @@
-"""Verdicts on a rehearsed run: whether it starts, and whether it computes the right losses."""
+"""Whether a rehearsed run computes the losses and gradient norms of its reference."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
 from types import MappingProxyType
 
-from ringproof.cards.loading import find_cards, load_card
-from ringproof.logs.diagnosis.symptoms import load_index
-from ringproof.rehearsal.protocol.reports import Failure, RankReport
 from ringproof.rehearsal.runs.outcome import Outcome
 
 GRAD_NORM = "grad norm"
@@ -22,11 +17,6 @@ NOT_EVALUATED = (
     "which depend on packing and CP."
 )
 MEASURED_ITERATIONS = 5  # tolerances hold for so many steps and grow in proportion beyond
-MOST_PITFALLS = 3
-_FRAME = re.compile(r" in (\w+)\n(?: {4}(.*))?")
-SKILL_OF_FEATURE: Mapping[str, str] = MappingProxyType(
-    {"dynamic-cp": "dynamic-context-parallel", "a2a+p2p": "hierarchical-context-parallel"}
-)
 
 
 @dataclass(frozen=True)
@@ -72,40 +62,6 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         ),
     }
 )
-
-
-@dataclass(frozen=True)
-class KnownPitfall:
-    """A pitfall of a skill's card that an error message matches."""
-
-    skill: str
-    id: str
-    cause: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class StopReason:
-    """Why a program did not run to its end.
-
-    Attributes:
-        kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``import`` where upstream cannot be
-            imported.
-        rank: Rank that failed first; ``None`` where no rank was started.
-        symbol: Symbol that no stand-in implements; empty for upstream's own errors.
-        waiting: Collective and group that each unfinished rank waited in, by rank.
-        pitfalls: Pitfalls of the cards that match the message, the best first.
-    """
-
-    kind: str
-    rank: int | None
-    message: str
-    file: str = ""
-    line: int | None = None
-    symbol: str = ""
-    iteration: int = 0
-    waiting: Mapping[int, str] = field(default_factory=dict)
-    pitfalls: tuple[KnownPitfall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,53 +163,6 @@ class Agreement:
         """The first number that differs by more than the tolerance."""
         beyond = [item for item in self.differences if not item.within]
         return min(beyond, key=lambda item: item.iteration or math.inf, default=None)
-
-
-def refusal_of(
-    failure: Failure, reports: Sequence[RankReport], skills: Path | None = None, feature: str = ""
-) -> StopReason:
-    """Describe a failed run, with what the cards know about it; see `find_pitfalls`."""
-    file, _, line = failure.place.rpartition(":")
-    message = " ".join(failure.message.split())
-    return StopReason(
-        kind=failure.kind,
-        rank=None if failure.kind == "import" else failure.rank,
-        message=message,
-        file=file,
-        line=int(line) if line.isdigit() else None,
-        symbol=failure.symbol,
-        iteration=max((len(report.iterations) for report in reports), default=0),
-        waiting=dict(failure.waiting),
-        pitfalls=find_pitfalls(message, failure.traceback, skills, feature),
-    )
-
-
-def find_pitfalls(
-    message: str, traceback: str, skills: Path | None, feature: str
-) -> tuple[KnownPitfall, ...]:
-    """Return the pitfalls of the cards that explain an error message, by the symptom index.
-
-    Args:
-        traceback: Functions in it, and its last source line, decide where messages are alike.
-        feature: Context parallel feature of the launch; its skill comes first among equals.
-    """
-    error, _, said = message.partition(":")
-    kind = "usage" if error == "SystemExit" else error.strip()
-    frames = _FRAME.findall(traceback)
-    code = frames[-1][1] if frames else ""
-    symptom = load_index().find(kind, said.strip(), [name for name, _ in frames], code)
-    if skills is None or symptom is None:
-        return ()
-    cards = {skill: load_card(path) for skill, path in find_cards(skills).items()}
-    found = [
-        KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
-        for name in symptom.statements
-        for skill, card in cards.items()
-        for pitfall in card.pitfalls
-        if name == f"{skill}/{pitfall.id}"
-    ]
-    found.sort(key=lambda one: one.skill != SKILL_OF_FEATURE.get(feature, ""))
-    return tuple(found[:MOST_PITFALLS])
 
 
 def compare(

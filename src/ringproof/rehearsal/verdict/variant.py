@@ -10,8 +10,9 @@ from typing import Any
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.protocol.reports import SendRace
 from ringproof.rehearsal.runs.outcome import Outcome
-from ringproof.rehearsal.verdict.agreement import Agreement, Difference, StopReason
+from ringproof.rehearsal.verdict.agreement import Agreement, Difference
 from ringproof.rehearsal.verdict.path import PathTaken
+from ringproof.rehearsal.verdict.refusal import StopReason
 
 VERSION = 1
 MOST_MESSAGE = 240  # characters of a message in a headline
