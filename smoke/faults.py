@@ -33,7 +33,7 @@ from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.padding import round_up
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.planning import Group, Microbatch
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import checkpoint, gradients, pipeline, routing, sharded, trainer

@@ -16,7 +16,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.domain import Domain
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.planning.plan import Group, Microbatch
 
 STATIC_CP = 4

@@ -34,7 +34,7 @@ from ringproof.reference.planning import (
     make_plan,
     violations,
 )
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 
 ROOT = Path(__file__).parents[2]
 SLOW = 5.0

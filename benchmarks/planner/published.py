@@ -49,7 +49,7 @@ from versus_upstream import upstream, upstream_plan
 from ringproof.files import write_atomically
 from ringproof.reference.planning import Goal, make_plan
 from ringproof.reference.planning.baselines import static_plan
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.planning.hardware import GB200, H100, Hardware
 from ringproof.reference.planning.plan import Microbatch
 from ringproof.reference.planning.shapes import DCP_EXAMPLE

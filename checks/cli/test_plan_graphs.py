@@ -28,9 +28,9 @@ def test_slots_of_a_pipeline() -> None:
 
 
 def test_batches_are_draws_and_none_needs_more() -> None:
-    first = f"{LENGTHS},seed=1"
+    first = f"{LENGTHS},seed=2"
     drawn = [first, *next_draws(first, 6)]
-    assert drawn[5] == f"{LENGTHS},seed=6"
+    assert drawn[5] == f"{LENGTHS},seed=7"
     each = [
         plan("--lengths", source, *BASIC[2:], "--graphs", "--json", "-").json()["graphs"]
         for source in drawn
@@ -231,7 +231,7 @@ def test_a_sweep_compares_capacities() -> None:
         (("--graphs", "--batches", "2", "--lengths", "8,9"), "--batches: '8,9' is one batch"),
         (
             ("--graphs", "--batches", "5", "--lengths", "lognormal:mean=4096,sigma=1,n=64,seed=5"),
-            "sequence longer than the 16,384 tokens",
+            "tokens is longer than the 16,384",
         ),
     ],
 )

@@ -94,24 +94,24 @@ def test_the_comparison_notices_another_order():
 def test_sorted_packs_are_first_fit_decreasing():
     """Longest first, each into the first pack with room; packs of similar time run together."""
     lengths = [32, 32, 8, 60, 40, 16, 8, 24]
-    plan = static_plan(lengths, domain(8, 16), 4, COST, dealing="sorted")
+    plan = static_plan(lengths, domain(8, 16), 4, COST, order="sorted")
     assert packs(plan) == [[[3], [4, 7]], [[0, 1], [5, 2, 6]]]
     assert violations(plan.as_json()) == []
     given = static_plan(lengths, domain(8, 16), 4, COST)
     assert plan.metrics.makespan < given.metrics.makespan
 
 
-def test_the_best_static_plan_is_the_shortest_of_all_sizes_and_dealings():
+def test_the_best_static_plan_is_the_shortest_of_all_sizes_and_orders():
     limits = domain(16, 4096)
     cost = REAL
     lengths = lognormal(4, 300)
-    size, dealing, plan = best_static_plan(lengths, limits, (2, 4, 8, 16), cost)
+    size, order, plan = best_static_plan(lengths, limits, (2, 4, 8, 16), cost)
     makespans = {
-        (size, dealing): static_plan(lengths, limits, size, cost, dealing=dealing).metrics.makespan
+        (size, order): static_plan(lengths, limits, size, cost, order=order).metrics.makespan
         for size in (2, 4, 8, 16)
-        for dealing in ("given", "sorted")
+        for order in ("given", "sorted")
     }
-    assert makespans[size, dealing] == plan.metrics.makespan == min(makespans.values())
+    assert makespans[size, order] == plan.metrics.makespan == min(makespans.values())
     assert len(set(makespans.values())) > 4
 
 
@@ -185,7 +185,7 @@ def test_no_baseline_is_below_the_bound_and_dynamic_gains():
 def test_what_a_baseline_cannot_do_is_refused():
     limits = domain(8, 16)
     for plan in (static_plan, padded_plan):
-        with pytest.raises(InputError, match=r"static-cp: is not a group size .* \(1, 2, 4, 8\)"):
+        with pytest.raises(InputError, match=r"static-cp: 3 is not a group size .* 1, 2, 4, 8"):
             plan([8], limits, 3, COST)
         with pytest.raises(InputError, match="longer than the 64 tokens"):
             plan([65], limits, 4, COST)

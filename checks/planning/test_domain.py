@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.domain import Domain, chains, choose_cp_sizes, divisors
+from ringproof.reference.planning.domain import Domain, choose_cp_sizes, divisors, nested
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ def test_bad_sizes(spec: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", range(1, 65))
-def test_chains_hold_every_size_and_only_divisors(ranks: int) -> None:
-    found = chains(divisors(ranks))
-    assert {size for chain in found for size in chain} == set(divisors(ranks))
-    for chain in found:
-        assert all(larger % smaller == 0 for smaller, larger in itertools.pairwise(chain))
+def test_nested_sizes_hold_every_size_and_only_divisors(ranks: int) -> None:
+    found = nested(divisors(ranks))
+    assert {size for sizes in found for size in sizes} == set(divisors(ranks))
+    for sizes in found:
+        assert all(larger % smaller == 0 for smaller, larger in itertools.pairwise(sizes))
     assert len(set(found)) == len(found)
 
 
-def test_groups_of_a_chain_always_fit_side_by_side() -> None:
+def test_groups_of_nested_sizes_always_fit_side_by_side() -> None:
     """Largest first, every group starts at a multiple of its size; 4, 4, 3, 1 would not."""
-    for chain in chains(divisors(24)):
-        for counts in itertools.product(range(4), repeat=len(chain)):
-            groups = [size for size, n in zip(chain, counts, strict=True) for _ in range(n)]
+    for sizes in nested(divisors(24)):
+        for counts in itertools.product(range(4), repeat=len(sizes)):
+            groups = [size for size, n in zip(sizes, counts, strict=True) for _ in range(n)]
             if sum(groups) != 24:
                 continue
             start = 0

@@ -32,7 +32,7 @@ def parts(subset: int) -> Iterator[int]:
 def optimum(lengths: list[int], domain: Domain, model: CostModel) -> float:
     """The shortest iteration of any plan, by dynamic programming over sets of sequences."""
     values = np.array(lengths, np.int64)
-    ticks = {size: model.cost(values, size) for size in SIZES}
+    times = {size: model.cost(values, size) for size in SIZES}
     tokens = {size: domain.rank_rows(values, size) for size in SIZES}
 
     @functools.cache
@@ -40,7 +40,7 @@ def optimum(lengths: list[int], domain: Domain, model: CostModel) -> float:
         inside = [index for index in range(len(values)) if subset >> index & 1]
         if tokens[size][inside].sum() > domain.max_tokens_per_rank:
             return math.inf
-        return float(ticks[size][inside].sum()) + (model.group_overhead(size) if subset else 0.0)
+        return float(times[size][inside].sum()) + (model.group_overhead(size) if subset else 0.0)
 
     @functools.cache
     def microbatch(subset: int, cut: tuple[int, ...]) -> float:
@@ -75,7 +75,7 @@ def test_tiny_plans_are_near_the_optimum_and_never_below(model: CostModel) -> No
         domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=SIZES)
         plan = make_plan(lengths.tolist(), domain, model)
         best = optimum(lengths.tolist(), domain, model)
-        assert plan.metrics.makespan >= best * (1 - 1e-9)  # costs are rounded to ticks
+        assert plan.metrics.makespan >= best * (1 - 1e-9)  # costs are rounded
         assert plan.metrics.lower_bound <= best * (1 + 1e-9)
         ratios.append(plan.metrics.makespan / best)
     assert float(np.mean(ratios)) <= 1.05, ratios
@@ -93,7 +93,7 @@ def test_where_communication_is_free_the_optimum_is_found(monkeypatch: pytest.Mo
     """One group of all ranks takes no longer than any plan; 0.3% above it counts as found."""
     assert longest_free_ratio() <= 1.003
     monkeypatch.setattr(planner_module, "communication_is_free", lambda *_: False)
-    assert longest_free_ratio() > 2
+    assert longest_free_ratio() > 1.03
 
 
 def test_one_group_of_all_ranks_is_not_taken_where_it_has_a_price() -> None:
@@ -129,6 +129,6 @@ def test_a_bound_that_counts_a_group_per_sequence_is_too_high(
     lengths = [100, 120, 140, 90]
     assert make_plan(lengths, domain, Mixed()).metrics.ratio >= 1
     monkeypatch.setattr(
-        costs_module, "shared_overhead", lambda overhead, tokens, _: overhead[:, None] + 0 * tokens
+        costs_module, "shared_overhead", lambda overhead, rows, _: overhead + 0 * rows
     )
     assert make_plan(lengths, domain, Mixed()).metrics.ratio < 1

@@ -83,7 +83,7 @@ def test_the_pictures_are_those_of_the_plans(small: Result) -> None:
         len(small.plan.microbatches),
         *(len(item.plan.microbatches) for item in small.baselines),
     ]
-    lengths = small.lengths.values.tolist()
+    lengths = small.lengths.values
     for panel in data["panels"]:
         members = [member for block in panel["blocks"] for member in block[8]]
         assert all(lengths[index] == tokens for index, tokens in members)

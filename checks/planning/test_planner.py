@@ -19,9 +19,9 @@ from ringproof.reference.planning import (
     make_plan,
     violations,
 )
-from ringproof.reference.planning import divide as divide_module
-from ringproof.reference.planning import pack as pack_module
-from ringproof.reference.planning.divide import Remaining
+from ringproof.reference.planning import planner as planner_module
+from ringproof.reference.planning.costs import Batch
+from ringproof.reference.planning.groups import PackedGroup, PackedMicrobatch
 
 MODELS: tuple[CostModel, ...] = (AttentionOnly(), Mixed())
 
@@ -112,54 +112,6 @@ def test_lognormal_batches_come_within_a_hundredth_of_the_bound(ranks: int, budg
         assert plan.metrics.ratio <= 1.01
 
 
-@pytest.mark.parametrize("limit", [None, 5])
-def test_a_long_batch_repeats_its_microbatches(
-    monkeypatch: pytest.MonkeyPatch, limit: int | None
-) -> None:
-    searched = []
-    best = divide_module._Divider.best
-
-    def counted(*arguments: object) -> object:
-        searched.append(1)
-        return best(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(divide_module._Divider, "best", counted)
-    limits = domain(8, 4096, **({} if limit is None else {"max_sequences": limit}))
-    lengths = np.random.default_rng(3).integers(64, 8192, 40_000)
-    plan = make_plan(lengths, limits, Mixed())
-    assert problems(plan, limits) == []
-    assert plan.metrics.ratio < 1.02
-    assert len(searched) < len(plan.microbatches) / 2, "a search for each costs seconds"
-
-
-@settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_what_remains_is_what_a_plain_list_says(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tokens = np.sort(rng.integers(1, 100, rng.integers(1, 1500)))[::-1]
-    remaining, plain = Remaining(tokens), list(range(len(tokens)))
-    while plain:
-        wanted, budget = int(rng.integers(1, 5000)), 5000
-        first = remaining.worth(wanted, budget)
-        sums = np.cumsum(tokens[plain])
-        end = min(np.searchsorted(sums, wanted) + 1, np.searchsorted(sums, budget, side="right"))
-        assert first.tolist() == plain[: max(1, int(end))]
-        skipped = int(rng.integers(0, 4))
-        later = [place for place in plain if place > first[-1]][skipped:]
-        assert remaining.after(int(first[-1]), skipped, 10_000).tolist() == later
-        assert set(remaining.after(int(first[-1]), skipped, 7).tolist()) <= set(later)
-        asked = rng.integers(0, len(tokens), 3)
-        following = remaining.following(asked)
-        if following is not None:
-            assert (following >= np.sort(asked)).all() and set(following.tolist()) <= set(plain)
-            assert len(set(following.tolist())) == 3
-        gone = {*first[: rng.integers(1, len(first) + 1)].tolist(), *later[:2]}
-        remaining.remove(np.array(sorted(gone)))
-        plain = [place for place in plain if place not in gone]
-        assert (remaining.all().tolist(), len(remaining)) == (plain, len(plain))
-        assert remaining.tokens == int(tokens[plain].sum())
-
-
 def test_makespan_is_what_the_plan_says() -> None:
     """Counted again from the JSON: the longest group of each microbatch, squares over size."""
     lengths = lognormal(3, 300)
@@ -194,6 +146,24 @@ def test_the_same_lengths_give_the_same_plan_in_any_number_type() -> None:
     assert other["metrics"]["makespan"] == first["metrics"]["makespan"]
 
 
+def test_a_wrong_target_is_seen_in_the_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Negative control: every sequence gets a microbatch of its own, on all ranks."""
+
+    def one_each(batch: Batch, effort: int) -> tuple[PackedMicrobatch, ...]:
+        del effort
+        table = batch.table(batch.domain.cp_sizes)
+        groups = ([PackedGroup(3, table.time(3, [n]), [n])] for n in range(len(batch)))
+        return tuple(PackedMicrobatch(table, group) for group in groups)
+
+    lengths, limits = lognormal(1, 2000), domain(8, 2048)
+    dear = Mixed(microbatch_overhead=300_000.0)
+    assert make_plan(lengths, limits, dear).metrics.ratio < 1.1
+    monkeypatch.setattr(planner_module, "pack_greedily", one_each)
+    assert make_plan(lengths, limits, dear).metrics.ratio > 1.3
+
+
 def test_costs_decide_the_sizes() -> None:
     """Where communication is dear, groups stay small: the planner looks at the cost model."""
     lengths, limits = lognormal(1, 400), domain(64, 8192)
@@ -203,38 +173,13 @@ def test_costs_decide_the_sizes() -> None:
     assert mean[1] < mean[0] / 2
 
 
-def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: one that aims four times too high and is content with that."""
-    original = pack_module.Targets.shortest
-
-    def too_long(self: pack_module.Targets, base: int) -> pack_module.Target | None:
-        found = original(self, base)
-        return None if found is None else self.at(found.ticks * 4, base)
-
-    monkeypatch.setattr(pack_module.Targets, "shortest", too_long)
-    for limit in ("_SMALL", "_TABLE"):  # such batches are not dealt one by one
-        monkeypatch.setattr(f"ringproof.reference.planning.planner.{limit}", 0)
-    monkeypatch.setattr("ringproof.reference.planning.groups.merge", _no_merge)
-    monkeypatch.setattr("ringproof.reference.planning.divide.GOOD_ENOUGH", 1e9)
-    worst = max(
-        make_plan(lognormal(seed, 512), domain(64, 8192), Mixed()).metrics.ratio
-        for seed in range(3)
-    )
-    assert worst > 1.3
-
-
-def _no_merge(groups: object, sizes: object, limits: object) -> tuple[object, object]:
-    del sizes, limits
-    return groups, np.arange(len(groups))
-
-
 BAD = [
     ([], "lengths"),
-    ([5, 0], r"lengths\[1\]: is less than 1"),
-    ([5, -7], r"lengths\[1\]"),
-    ([8193], r"lengths\[0\]: longer than the 8,192 tokens"),
-    ([1.5], "not whole numbers"),
-    ([[1, 2]], "not a list of lengths"),
+    ([5, 0], r"lengths\[1\]: 0 is less than 1"),
+    ([5, -7], r"lengths\[1\]: -7 is less than 1"),
+    ([8193], r"lengths\[0\]: 8,193 is longer than the 8,192 tokens"),
+    ([1.5], "not a list of whole numbers"),
+    ([[1, 2]], "not a list of whole numbers"),
 ]
 
 

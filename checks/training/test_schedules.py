@@ -129,10 +129,10 @@ def test_a_sequence_that_does_not_fit_is_named(name: str) -> None:
     [
         ({"name": "ragged"}, "schedule: unknown"),
         ({"name": "packed", "forced_sizes": (1,)}, "forced_sizes: do not go with the packed"),
-        ({"name": "packed", "cp_size": 3}, "cp_sizes: does not divide"),
-        ({"name": "dynamic", "cp_sizes": (1, 5)}, "cp_sizes: does not divide"),
+        ({"name": "packed", "cp_size": 3}, "cp_sizes: 3 does not divide"),
+        ({"name": "dynamic", "cp_sizes": (1, 5)}, "cp_sizes: 5 does not divide"),
         ({"name": "dynamic", "partition": "striped"}, "partition: 'striped' is unknown"),
-        ({"name": "dynamic", "max_tokens_per_rank": 1}, "max_tokens_per_rank: less than"),
+        ({"name": "dynamic", "max_tokens_per_rank": 1}, "max_tokens_per_rank: 1 is less than"),
     ],
 )
 def test_bad_schedules_are_refused(fields: dict[str, Any], message: str) -> None:

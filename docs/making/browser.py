@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 DOCS = Path(__file__).parents[1]
@@ -45,27 +45,19 @@ FIRST = MappingProxyType(
 """The options of the first plan; the form starts with them."""
 PACKAGE = DOCS.parent / "src" / "ringproof"
 _COMPILED = "pydantic_core"
-_OWN = MappingProxyType(
-    {
-        "entry.py": "entry.py",
-        "numpy/__init__.py": "arrays.py",
-        "numpy/typing.py": "array_types.py",
-    }
-)
-"""Files of `docs/browser`, by their names in the archive."""
-_ELSEWHERE = ("numpy", "entry", _COMPILED)
+_ELSEWHERE = ("entry", _COMPILED)
 _LOG = logging.getLogger("mkdocs.hooks.browser")
 
 
 def first_plan() -> tuple[dict[str, object], dict[str, Path]]:
-    """Run the entry as the browser does, with `arrays` for numpy, and note what it imported.
+    """Run the entry as the browser does, without numpy, and note what it imported.
 
     Returns:
         What `docs/browser/entry.py` answers, and the files to be packed by their names in the
         archive.
 
     Raises:
-        subprocess.CalledProcessError: The planner uses something that `arrays` does not have.
+        subprocess.CalledProcessError: The planner needs something that a browser does not have.
     """
     command = [sys.executable, "-c", "from docs.making import browser; browser.list_modules()"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=DOCS.parent)
@@ -76,7 +68,7 @@ def first_plan() -> tuple[dict[str, object], dict[str, Path]]:
 def list_modules() -> None:
     """Plan in this process, and print the answer and the file of each module that it loaded."""
     sys.modules["markupsafe._speedups"] = None  # type: ignore[assignment]  # compiled
-    entry = planner("arrays")
+    entry = planner(with_numpy=False)
     answer = json.loads(entry.answer(json.dumps(dict(FIRST))))
     entry.answer(json.dumps({"text": "12 x"}))  # refusing it needs other modules
     files = {name: getattr(item, "__file__", None) for name, item in list(sys.modules.items())}
@@ -88,20 +80,14 @@ def list_modules() -> None:
     print(json.dumps({"answer": answer, "loaded": foreign}))
 
 
-def planner(arithmetic: str) -> Any:
-    """Load `docs/browser/entry.py`, with ``arrays`` in the place of numpy, or with ``numpy``."""
-    if arithmetic == "arrays":
-        loaded("numpy", "arrays.py")
-        loaded("numpy.typing", "array_types.py")
-    return loaded("entry", "entry.py")
-
-
-def loaded(name: str, file: str) -> ModuleType:
-    """A module of `docs/browser` under another name."""
-    spec = importlib.util.spec_from_file_location(name, BROWSER / file)
+def planner(*, with_numpy: bool) -> Any:
+    """Load `docs/browser/entry.py`. Without numpy, as in a browser, importing that fails."""
+    if not with_numpy:
+        sys.modules["numpy"] = None  # type: ignore[assignment]
+    spec = importlib.util.spec_from_file_location("entry", BROWSER / "entry.py")
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
+    sys.modules["entry"] = made
     spec.loader.exec_module(made)
     return made
 
@@ -112,7 +98,7 @@ def _sources(loaded: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     Of this repository those that were imported, and of other packages all: what they import depends
     on Python's version, and a browser has another.
     """
-    yield from ((name, BROWSER / file) for name, file in _OWN.items())
+    yield "entry.py", BROWSER / "entry.py"
     for name, text in loaded.items():
         file, top = Path(text), name.partition(".")[0]
         if top == "ringproof":

@@ -12,10 +12,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.reference.planning.lengths import (
     Lengths,
     folder,
@@ -49,14 +46,13 @@ def read_lengths(source: str, *, column: str = "") -> Lengths:
     """
     kind, _, rest = source.partition(":")
     if kind in ("lognormal", "folder"):
-        if column:
-            raise InputError("--column", column, f"{kind}: has no columns", "leave it out")
+        _refuse_column(column, f"{kind}:")
         return lognormal(rest) if kind == "lognormal" else folder(rest)
     try:
         content = read_bytes(source, "--lengths", MAX_BYTES, _FORMS)
     except InputError:
         if _INLINE.fullmatch(source):
-            return make_lengths([int(part) for part in source.split(",")], "--lengths")
+            return make_lengths(map(int, source.split(",")), "--lengths")
         raise
     return parse(content, "standard input" if source == "-" else source, column)
 
@@ -67,6 +63,7 @@ def read_bytes(path: str, field: str, most: int, remedy: str = "name another fil
     Raises:
         InputError: It cannot be read, or it is too large.
     """
+    name = shown(plain(path))
     try:
         if path == "-":
             content = sys.stdin.buffer.read(most + 1)
@@ -74,11 +71,11 @@ def read_bytes(path: str, field: str, most: int, remedy: str = "name another fil
             with Path(path).open("rb") as stream:
                 content = stream.read(most + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is not a file name"
-        raise InputError(field, plain(path), str(reason), remedy) from error
+        reason = getattr(error, "strerror", None) or "this is not a file name"
+        raise InputError(field, f"{name} cannot be read: {reason}; {remedy}") from error
     if len(content) > most:
-        problem = f"is larger than {most // 1024**2} MiB"
-        raise InputError(field, plain(path), problem, "name another file")
+        problem = f"{name} is larger than {most // 1024**2} MiB; name another file"
+        raise InputError(field, problem)
     return content
 
 
@@ -92,13 +89,13 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
         InputError: Not such a file, or a length that cannot be used; with file and line.
     """
     if not content.strip():
-        raise InputError(plain(source), None, "is empty", "give at least one length")
+        raise InputError(plain(source), "the file is empty; give at least one length")
     if content.startswith(_NPY):
-        _refuse_column(column, source, "NPY")
-        return _npy(content, source)
+        _refuse_column(column, "a NPY file")
+        return make_lengths(_array_values(content, source), source)
     text = _text(content, source)
-    kind = _SUFFIXES.get(PurePath(source).suffix.lower()) or _sniff(text)
-    if kind == "json" and _sniff(text) == "lines":  # many a data set of lines is called .json
+    kind = _SUFFIXES.get(PurePath(source).suffix.lower()) or _recognised(text)
+    if kind == "json" and _recognised(text) == "lines":  # many a data set of lines is called .json
         kind = "lines"
     if kind == "json":
         return _json(text, source, column)
@@ -107,7 +104,7 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
     if kind == "lines":
         items = ((number, _loaded(line, source, number - 1)) for number, line in lines)
     else:
-        _refuse_column(column, source, "plain text")
+        _refuse_column(column, "plain text")
         items = ((number, word) for number, line in lines for word in line.split("#")[0].split())
     values, where = [], []
     for line, value in items:
@@ -117,17 +114,17 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
 
 
 def _text(content: bytes, source: str) -> str:
-    problem = f"is none of: {_FORMATS}"
+    problem = f"this is none of {_FORMATS}; name another file"
     if b"\0" in content:
-        raise InputError(plain(source), None, problem, "name another file")
+        raise InputError(plain(source), problem)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{plain(source)}:{line}", None, problem, "name another file") from error
+        raise InputError(f"{plain(source)}:{line}", problem) from error
 
 
-def _sniff(text: str) -> str:
+def _recognised(text: str) -> str:
     """The format of a text, by its first character and line."""
     start = text.lstrip()
     first, _, later = start.partition("\n")
@@ -143,32 +140,26 @@ def _sniff(text: str) -> str:
     return "text"
 
 
-def _refuse_column(column: str, source: str, what: str) -> None:
+def _refuse_column(column: str, what: str) -> None:
     if column:
-        problem = f"{what} has no columns: {plain(source)}"
-        raise InputError("--column", plain(column), problem, "leave --column out")
+        raise InputError("--column", f"--column is for JSON, and {what} has no keys; leave it out")
 
 
-def _looks_numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(value: object, place: str) -> int:
-    """The number of tokens in a cell, a word or a JSON value."""
+def _tokens(value: object, place: str) -> int:
+    """The number of tokens in a word or a JSON value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str | float) and _looks_numeric(str(value)):
-        number = float(value)
+    if isinstance(value, str | float):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.inf
         if math.isnan(number):
-            raise InputError(place, None, "length is NaN", "correct it or leave it out")
+            raise InputError(place, "the length is NaN; correct it or leave it out")
         if number.is_integer():
             return int(number)
-    shown = plain(str(value), 40) if value not in (None, "") else "nothing"
-    raise InputError(place, shown, "is not a whole number of tokens", "correct it or leave it out")
+    said = shown(plain(json.dumps(value) if value is None else str(value), 40))
+    raise InputError(place, f"{said} is not a whole number of tokens; correct it or leave it out")
 
 
 def _json(text: str, source: str, column: str) -> Lengths:
@@ -176,14 +167,14 @@ def _json(text: str, source: str, column: str) -> Lengths:
     if isinstance(data, dict):
         key, column = column or "lengths", ""
         if not isinstance(data.get(key), list):
-            problem, remedy = f"has no list {plain(key)!r}", "choose with --column from: "
-            raise InputError(plain(source), None, problem, remedy + _listed(data))
+            problem = f"there is no list {plain(key)!r}; choose with --column from: {_listed(data)}"
+            raise InputError(plain(source), problem)
         data = data[key]
     elif column and isinstance(data, list) and not any(isinstance(item, dict) for item in data):
-        _refuse_column(column, source, "a JSON list")
+        _refuse_column(column, "a JSON list of numbers")
     if not isinstance(data, list):
         remedy = 'write [512, 1024] or {"lengths": [512, 1024]}'
-        raise InputError(plain(source), None, "is not a JSON list of lengths", remedy)
+        raise InputError(plain(source), f"this is not a JSON list of lengths; {remedy}")
     refuse_count(len(data), source)
     values = [_member(item, f"{plain(source)}[{index}]", column) for index, item in enumerate(data)]
     return make_lengths(values, source)
@@ -192,18 +183,18 @@ def _json(text: str, source: str, column: str) -> Lengths:
 def _member(item: object, place: str, column: str) -> int:
     """The length in a value: the value itself, or one of its keys."""
     if not isinstance(item, dict):
-        return _whole(item, place)
+        return _tokens(item, place)
     if column and column not in item:
-        problem = f"has no key {plain(column)!r}"
-        raise InputError(place, None, problem, f"choose from: {_listed(item)}")
+        problem = f"there is no key {plain(column)!r}; choose from: {_listed(item)}"
+        raise InputError(place, problem)
     numbers = [key for key, value in item.items() if isinstance(value, int | float)]
     key = column or ("length" if "length" in item else "")
     if not key:
         if len(numbers) != 1:
-            problem = f"{'several keys have' if numbers else 'no key has'} numbers"
-            raise InputError(place, None, problem, "choose with --column")
+            problem = "several keys have numbers" if numbers else "no key has numbers"
+            raise InputError(place, f"{problem}; choose one with --column")
         key = numbers[0]
-    return _whole(item[key], place)
+    return _tokens(item[key], place)
 
 
 def _listed(names: Iterable[object]) -> str:
@@ -215,39 +206,37 @@ def _loaded(text: str, source: str, lines_before: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"{plain(source)}:{lines_before + error.lineno}"
-        raise InputError(place, None, f"is not JSON: {error.msg}", "correct it") from error
+        raise InputError(place, f"this is not JSON: {error.msg}; correct it") from error
     except (ValueError, RecursionError) as error:
-        problem = "is JSON with a number too long or lists too deep"
-        raise InputError(plain(source), None, problem, "correct it") from error
+        problem = "the JSON has a number too long or lists too deep; correct it"
+        raise InputError(plain(source), problem) from error
 
 
-def _npy(content: bytes, source: str) -> Lengths:
+def _array_values(content: bytes, source: str) -> Iterable[int]:
+    """The numbers of a NPY file, which may be of type float if none has a fraction."""
+    try:
+        import numpy as np
+    except ImportError as error:
+        remedy = "install numpy, or write one length a line"
+        raise InputError(plain(source), f"a NPY file needs numpy; {remedy}") from error
     formats = np.lib.format
     try:
         stream = io.BytesIO(content)
         first = formats.read_magic(stream) == (1, 0)
         read = formats.read_array_header_1_0 if first else formats.read_array_header_2_0
-        refuse_count(math.prod(read(stream)[0]), source)
-        array: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        refuse_count(math.prod(read(stream)[0]), source)  # before there is memory for them
+        array: Any = np.load(io.BytesIO(content), allow_pickle=False)
     except InputError:
         raise
     except (ValueError, OSError, EOFError, TypeError, SyntaxError, MemoryError) as error:
-        raise InputError(plain(source), None, "is a broken NPY file", "write it anew") from error
+        raise InputError(plain(source), "this is a broken NPY file; write it anew") from error
     if array.ndim != 1:
-        problem = f"has shape {array.shape}, not one dimension"
-        raise InputError(plain(source), None, problem, "flatten it")
-    return _whole_array(array, source)
-
-
-def _whole_array(array: npt.NDArray[Any], source: str) -> Lengths:
-    """Lengths from an array of whole numbers, also of type float if none has a fraction."""
-    if np.issubdtype(array.dtype, np.floating):
-        for index in np.flatnonzero(array != np.floor(array))[:1]:
-            _whole(float(array[index]), f"{plain(source)}[{index}]")
-        array = np.clip(array.astype(np.float64), -1.0, 1e15)
-    elif array.dtype.kind not in "iu":  # a duration is a kind of integer to numpy
-        problem = f"holds {array.dtype}, not whole numbers"
-        raise InputError(plain(source), None, problem, "write integers")
-    elif array.dtype == np.uint64:
-        array = np.minimum(array, np.uint64(10**15))
-    return make_lengths(array.astype(np.int64), source)
+        problem = f"the array has shape {array.shape}, not one dimension; flatten it"
+        raise InputError(plain(source), problem)
+    if array.dtype.kind not in "iuf":  # a duration is a kind of integer to numpy
+        problem = f"the array holds {array.dtype}, not whole numbers; write integers"
+        raise InputError(plain(source), problem)
+    values = array.tolist()
+    if array.dtype.kind == "f":
+        return [_tokens(value, f"{plain(source)}[{n}]") for n, value in enumerate(values)]
+    return list(map(int, values))

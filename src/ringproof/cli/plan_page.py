@@ -11,7 +11,6 @@ from typing import Any
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.cli.plan_result import Baseline, Result
 from ringproof.cli.plan_text import amount, graph_lines
-from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.simulate import BusyInterval, Timeline
 
@@ -83,7 +82,7 @@ def _ink(red: int, green: int, blue: int) -> str:
 def _numbers(result: Result) -> Iterator[tuple[str, str, str]]:
     """Names, values and remarks of the large numbers."""
     metrics = result.plan.metrics
-    total = f"{int(result.lengths.values.sum()):,} tokens"
+    total = f"{sum(result.lengths.values):,} tokens"
     # Long units would burst the large type.
     counted = metrics.unit != "seconds"
     how = f"{metrics.unit}, {result.options.objective}" if counted else result.options.objective
@@ -112,7 +111,7 @@ def _panel(result: Result, part: Baseline, drawn: Drawing) -> dict[str, Any]:
     metrics, name = part.plan.metrics, part.name
     found: dict[str, Any] = {
         "name": name,
-        "title": f"{name.capitalize()}: CP {part.cp_size}, {part.dealing}",
+        "title": f"{name.capitalize()}: CP {part.cp_size}, {part.order}",
         "folded": name not in ("dynamic", "static"),
         "near": name == "padded" and part.line.ends[-1] <= _FAR * result.line.ends[-1],
         "iteration": amount(metrics.makespan, metrics.unit),
@@ -167,7 +166,7 @@ class Drawing:
     cut: bool
 
 
-def drawing(line: Timeline, lengths: IntArray, sizes: Sequence[int]) -> Drawing:
+def drawing(line: Timeline, lengths: Sequence[int], sizes: Sequence[int]) -> Drawing:
     """The rectangles of a timeline, at most `MAX_BLOCKS`, with places in ``sizes``."""
     per_row = 1
     while line.ranks > per_row * _MOST_ROWS:
@@ -179,7 +178,7 @@ def drawing(line: Timeline, lengths: IntArray, sizes: Sequence[int]) -> Drawing:
     if len(blocks) > MAX_BLOCKS:
         last = blocks[MAX_BLOCKS][0].microbatch
         blocks = [block for block in blocks[:MAX_BLOCKS] if block[0].microbatch < last]
-    values, places = lengths.tolist(), {size: place for place, size in enumerate(sizes)}
+    values, places = lengths, {size: place for place, size in enumerate(sizes)}
     return Drawing(
         tuple(_drawn(together, values, places) for together in blocks),
         tuple(_short(end) for end in line.ends[:last]),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_flags import MegatronSettings, megatron_flags
 from ringproof.cli.plan_options import (
@@ -21,7 +19,7 @@ from ringproof.errors import InputError, shown
 from ringproof.options import require
 from ringproof.reference.graphs import sizing
 from ringproof.reference.planning.baselines import (
-    Dealing,
+    PackingOrder,
     best_static_plan,
     padded_plan,
     static_plan,
@@ -30,19 +28,24 @@ from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.lengths import Lengths, plain
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.planner import communication_is_free, make_plan
+from ringproof.reference.planning.planner import (
+    check_lengths,
+    communication_is_free,
+    make_plan,
+    plan_batch,
+)
 from ringproof.reference.planning.simulate import Goal, Timeline, timeline
 from ringproof.reference.planning.timing import reduction_seconds
 from ringproof.reference.training.options import microbatches_in_flight
 
-DEALINGS: Mapping[Dealing, str] = MappingProxyType(
+PACKING_ORDERS: Mapping[PackingOrder, str] = MappingProxyType(
     {
         "given": "packed in the order given, as Megatron-LM does",
         "sorted": "packed longest first, first fit",
     }
 )
 MOST_COMPARED = 65_536
-"""Sequences up to which every static size and dealing is compared; it takes a few seconds."""
+"""Sequences up to which every static size and order is compared; it takes a few seconds."""
 _DRAWN, _SEED = "lognormal:", "seed="
 
 
@@ -51,14 +54,14 @@ class Baseline:
     """A way to run the same batch without the planner.
 
     Attributes:
-        name: ``static``, ``sorted``, ``best`` (the best static size and dealing) or ``padded``.
-        dealing: How sequences are dealt to packs, in words.
+        name: ``static``, ``sorted``, ``best`` (the best static size and order) or ``padded``.
+        order: How sequences are packed, in words.
         plan: The plan of the baseline.
         line: The plan in time.
     """
 
     name: str
-    dealing: str
+    order: str
     plan: Plan
     line: Timeline
 
@@ -82,6 +85,7 @@ class Result:
     plan: Plan
     line: Timeline
     baselines: tuple[Baseline, ...]
+    communication_is_free: bool
     graphs: sizing.GraphCapacity | None = None
 
     @property
@@ -95,10 +99,9 @@ class Result:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader has to know about the cost measure and the size of the batch."""
-        batch = make_batch(self.lengths.values, self.domain, self.model)
         ranks, count = self.domain.ranks, len(self.lengths.values)
         found = []
-        if communication_is_free(batch):
+        if self.communication_is_free:
             found.append(
                 "this cost measure has no price for communication, so no plan is faster than one "
                 f"group of all {ranks} ranks; choose CP sizes with --cost full"
@@ -106,7 +109,7 @@ class Result:
         best, gain = min(self.gains(), key=lambda item: item[1])
         if gain < 1:
             found.append(
-                f"CP {best.cp_size} for every sequence, {best.dealing}, takes {gain:.2f} of the "
+                f"CP {best.cp_size} for every sequence, {best.order}, takes {gain:.2f} of the "
                 f"plan's time: {count:,} sequences are few for {ranks:,} ranks, which a plan all "
                 "occupies; use static CP, fewer ranks or a larger global batch"
             )
@@ -133,7 +136,7 @@ class Result:
 
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""
-        longest, comm = int(self.lengths.values.max()), self.options.comm
+        longest, comm = max(self.lengths.values), self.options.comm
         made = MegatronSettings(
             self.options,
             self.domain,
@@ -163,8 +166,10 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
     domain = options.domain(options.max_tokens_per_rank or 0, options.cp_sizes)
     model, goal = options.cost_model(options.comm), options.goal()
     lengths.refuse_longer(domain.longest)
-    plan = make_plan(lengths.values, domain, model, goal)
-    size = static_size(options.static_cp, domain, int(lengths.values.max()))
+    values = check_lengths(lengths.values, domain)
+    batch = make_batch(values, domain, model)
+    plan = plan_batch(values, batch, model, goal)
+    size = static_size(options.static_cp, domain, max(values))
     return Result(
         options,
         lengths,
@@ -172,28 +177,30 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
         model,
         plan,
         timeline(plan, model, goal),
-        tuple(_baselines(lengths, domain, model, goal, size)),
+        tuple(_baselines(plan, domain, model, goal, size)),
+        communication_is_free(batch),
         batches_capacity(options, plan, domain, model) if options.graphs else None,
     )
 
 
 def _baselines(
-    lengths: Lengths, domain: Domain, model: CostModel, goal: Goal, size: int
+    dynamic: Plan, domain: Domain, model: CostModel, goal: Goal, size: int
 ) -> Iterator[Baseline]:
-    values = lengths.values
+    values, bound = dynamic.lengths, dynamic.metrics.lower_bound
 
-    def static(name: str, dealing: Dealing, plan: Plan) -> Baseline:
-        return Baseline(name, DEALINGS[dealing], plan, timeline(plan, model, goal))
+    def static(name: str, order: PackingOrder, plan: Plan) -> Baseline:
+        return Baseline(name, PACKING_ORDERS[order], plan, timeline(plan, model, goal))
 
-    yield static("static", "given", static_plan(values, domain, size, model, goal))
+    plan = static_plan(values, domain, size, model, goal, bound=bound)
+    yield static("static", "given", plan)
     if len(values) <= MOST_COMPARED:
-        plan = static_plan(values, domain, size, model, goal, dealing="sorted")
+        plan = static_plan(values, domain, size, model, goal, order="sorted", bound=bound)
         yield static("sorted", "sorted", plan)
-        enough = sizes_that_hold(domain, int(values.max()))
-        _, dealing, plan = best_static_plan(values, domain, enough, model, goal)
-        yield static("best", dealing, plan)
-    padded = padded_plan(values, domain, size, model, goal)
-    computed = np.full_like(values, values.max())
+        enough = sizes_that_hold(domain, max(values))
+        _, order, plan = best_static_plan(values, domain, enough, model, goal, bound=bound)
+        yield static("best", order, plan)
+    padded = padded_plan(values, domain, size, model, goal, bound=bound)
+    computed = [max(values)] * len(values)
     line = timeline(padded, model, goal, computed=computed)
     yield Baseline("padded", "each padded to the longest", padded, line)
 

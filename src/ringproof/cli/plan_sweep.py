@@ -14,7 +14,7 @@ from ringproof.cli.plan_text import amount
 from ringproof.errors import InputError
 from ringproof.options import require
 from ringproof.reference.graphs.sizing import GraphCapacity
-from ringproof.reference.planning.domain import Domain, IntArray, choose_cp_sizes
+from ringproof.reference.planning.domain import Domain, choose_cp_sizes
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import make_plan
 
@@ -90,7 +90,7 @@ def run(options: SweepOptions, json_path: str) -> None:
     best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
     flags = ["# no setting of this sweep is one of Megatron-LM's"]
     if usable is not None:
-        longest, comm = int(lengths.values.max()), usable.setting.comm or "p2p"
+        longest, comm = max(lengths.values), usable.setting.comm or "p2p"
         made = MegatronSettings(
             options, usable.domain, longest, len(lengths), comm, graphs=usable.graphs
         )
@@ -98,7 +98,7 @@ def run(options: SweepOptions, json_path: str) -> None:
     data = {
         "version": 1,
         "sequences": len(lengths),
-        "tokens": int(lengths.values.sum()),
+        "tokens": sum(lengths.values),
         "settings": [_setting_data(one) for one in outcomes],
         "recommended": best and best.place,
         "recommended_for_megatron": usable and usable.place,
@@ -108,7 +108,7 @@ def run(options: SweepOptions, json_path: str) -> None:
 
 
 def sweep(
-    lengths: IntArray, settings: Sequence[SweepPoint], options: SharedPlanOptions
+    lengths: Sequence[int], settings: Sequence[SweepPoint], options: SharedPlanOptions
 ) -> tuple[SweepOutcome | InfeasiblePoint, ...]:
     """Plan the batch at every setting; one that is impossible is kept with its reason.
 
@@ -134,7 +134,7 @@ def sweep(
 
 
 def _tried(
-    lengths: IntArray, setting: SweepPoint, place: int, options: SharedPlanOptions
+    lengths: Sequence[int], setting: SweepPoint, place: int, options: SharedPlanOptions
 ) -> SweepOutcome | InfeasiblePoint:
     if setting.comm != "a2a+p2p":
         options = replace(options, inner_size=None)

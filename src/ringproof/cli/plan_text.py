@@ -47,7 +47,7 @@ def print_result(result: Result) -> None:
 def summary(result: Result) -> Iterator[tuple[str, str]]:
     """Names and values, in the order of a reader's questions."""
     plan, metrics, values = result.plan, result.plan.metrics, result.lengths.values
-    yield "batch", f"{len(values):,} sequences, {int(values.sum()):,} tokens, {_spread(result)}"
+    yield "batch", f"{len(values):,} sequences, {sum(values):,} tokens, {_spread(result)}"
     sizes = ", ".join(map(str, plan.cp_sizes[:12])) + (", …" if len(plan.cp_sizes) > 12 else "")
     yield "domain", f"{plan.ranks:,} ranks, {plan.max_tokens_per_rank:,} tokens each, CP {sizes}"
     yield "cost", result.setting
@@ -62,7 +62,7 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
         other = baseline.plan.metrics
         yield (
             f"against {baseline.name}",
-            f"{gain:.2f} times as fast (CP {baseline.cp_size}, {baseline.dealing}: "
+            f"{gain:.2f} times as fast (CP {baseline.cp_size}, {baseline.order}: "
             f"{amount(other.makespan, other.unit)}, {len(baseline.plan.microbatches):,} "
             f"microbatches, {other.padding_fraction:.1%} padding)",
         )
@@ -83,7 +83,7 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _spread(result: Result) -> str:
-    values = sorted(result.lengths.values.tolist())
+    values = sorted(result.lengths.values)
     middle = values[len(values) // 2]
     return f"{values[0]:,} to {values[-1]:,}, median {middle:,}"
 

@@ -10,7 +10,7 @@ budget of 2,048 tokens, two plans on 8 ranks:
 
 Two banks are counted: this repository's, with a slot for each microbatch in flight, and that of
 Megatron-LM's pull request 5618, with a slot for each that a step could have at most
-(``TECudaGraphHelper._get_cuda_graph_input_data``). numpy only.
+(``TECudaGraphHelper._get_cuda_graph_input_data``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.plan import Plan
@@ -145,11 +143,10 @@ def graph_capacity(
     groups = [group for item in plan.microbatches for group in item.groups if not group.dummy]
     if not groups:
         raise InputError("plan", None, "has no sequences", "plan a batch")
-    size_of = np.zeros(len(plan.lengths), np.int64)
+    packed_rows = 0
     for group in groups:
-        size_of[list(group.sequences)] = group.size
-    chunks = size_of * rank_multiple
-    lengths = np.asarray(plan.lengths, np.int64)
+        chunk = group.size * rank_multiple
+        packed_rows += chunk * sum(-(-plan.lengths[one] // chunk) for one in group.sequences)
     rows = plan.max_tokens_per_rank // rank_multiple * rank_multiple
     used = [group.size for group in groups]
     fullest = max(len(group.sequences) for group in groups)
@@ -162,9 +159,9 @@ def graph_capacity(
         groups=MappingProxyType({size: used.count(size) for size in reversed(plan.cp_sizes)}),
         microbatches=microbatches,
         slots=slots,
-        upstream_slots=1 if pp == 1 else len(lengths),  # each may be a microbatch of its own
-        tokens=int(lengths.sum()),
-        packed_rows=int((-(-lengths // chunks) * chunks).sum()),
+        upstream_slots=1 if pp == 1 else len(plan.lengths),  # each may be a microbatch of its own
+        tokens=sum(plan.lengths),
+        packed_rows=packed_rows,
         capacity_rows=microbatches * plan.ranks * rows,
     )
 

@@ -12,21 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
-
 from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import lower_bound
 from ringproof.reference.planning.costs import CostModel, make_batch
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.domain import Domain
+from ringproof.reference.planning.elementwise import IntArray, columns
 from ringproof.reference.planning.groups import dummies
-from ringproof.reference.planning.pack import first_fit
+from ringproof.reference.planning.packing import first_fit_decreasing
 from ringproof.reference.planning.plan import Group, Microbatch, Plan, build_plan
 from ringproof.reference.planning.planner import check_lengths
 from ringproof.reference.planning.simulate import Goal, simulate
 
-Packs = list[list[int]]
-Dealing = Literal["given", "sorted"]
-"""Deal sequences to packs in the order given, or longest first into the first that has room."""
+PackingOrder = Literal["given", "sorted"]
+"""Pack sequences in the order given, or longest first into the first pack that has room."""
 
 
 def static_plan(
@@ -36,7 +34,8 @@ def static_plan(
     model: CostModel,
     goal: Goal | None = None,
     *,
-    dealing: Dealing = "given",
+    order: PackingOrder = "given",
+    bound: float | None = None,
 ) -> Plan:
     """Pack sequences at one CP size, balanced over the data parallel ranks.
 
@@ -56,7 +55,8 @@ def static_plan(
         cp_size: Ranks that share every sequence.
         model: The cost model.
         goal: The objective of the makespan.
-        dealing: How sequences are dealt to packs.
+        order: The order in which sequences are packed.
+        bound: The lower bound of every plan of the batch, where it is known already.
 
     Raises:
         InputError: A size that the domain does not have, or a sequence it cannot hold.
@@ -64,22 +64,22 @@ def static_plan(
     started, goal = time.perf_counter(), goal or Goal()
     fixed = _fixed(domain, cp_size)
     values = check_lengths(lengths, fixed)
-    microbatches, makespan = _static(values, fixed, model, goal, dealing)
-    times = (model.unit, makespan, _bound(values, domain, model, goal))
+    microbatches, makespan = _static(values, fixed, model, goal, order)
+    bound = _bound(values, domain, model, goal) if bound is None else bound
+    times = (model.unit, makespan, bound)
     return build_plan(values, fixed, _filled(microbatches, fixed), times=times, started=started)
 
 
 def _static(
-    values: IntArray, fixed: Domain, model: CostModel, goal: Goal, dealing: Dealing
+    values: Sequence[int], fixed: Domain, model: CostModel, goal: Goal, order: PackingOrder
 ) -> tuple[list[Microbatch], float]:
     """The microbatches of a static plan without its idle ranks, and its makespan."""
-    (cp_size,) = fixed.cp_sizes
-    tokens = fixed.rank_rows(values, cp_size)
-    packs = first_fit(tokens, fixed) if dealing == "sorted" else _packs(tokens, fixed)
-    packs = _level(packs, -len(packs) % (fixed.ranks // cp_size * fixed.microbatch_multiple))
-    if dealing == "sorted":
-        costs = model.cost(values, cp_size)
-        packs.sort(key=lambda pack: -float(costs[pack].sum()))
+    (size,) = fixed.cp_sizes
+    rows, costs = columns(lambda n: [fixed.rank_rows(n, size), model.cost(n, size)], values)
+    packs = first_fit_decreasing(rows, fixed) if order == "sorted" else _in_order(rows, fixed)
+    packs = _evened(packs, -len(packs) % (fixed.ranks // size * fixed.microbatch_multiple))
+    if order == "sorted":
+        packs.sort(key=lambda pack: -sum(costs[sequence] for sequence in pack))
     microbatches = _microbatches(packs, fixed)
     return microbatches, simulate(microbatches, values, fixed.ranks, model, goal).makespan
 
@@ -90,31 +90,33 @@ def padded_plan(
     cp_size: int,
     model: CostModel,
     goal: Goal | None = None,
+    *,
+    bound: float | None = None,
 ) -> Plan:
     """Pad every sequence to the longest of the batch (BSHD) at one CP size.
 
     A pack is as many sequences, in the order given, as fit the budget at that length; they are
-    dealt to the data parallel ranks evenly. Arguments and errors as for `static_plan`.
+    spread over the data parallel ranks evenly. Arguments and errors as for `static_plan`.
     """
-    started = time.perf_counter()
+    started, goal = time.perf_counter(), goal or Goal()
     fixed = _fixed(domain, cp_size)
     values = check_lengths(lengths, fixed)
-    longest = np.full_like(values, values.max())
-    rows = int(domain.rank_rows(longest[:1], cp_size)[0])
-    most = domain.max_tokens_per_rank // rows
+    most = domain.max_tokens_per_rank // int(domain.rank_rows(max(values), cp_size))
     if domain.max_sequences is not None:
         most = min(most, domain.max_sequences)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
-    count = -(-len(values) // (most * wanted)) * wanted
-    # As many parts as packs, which differ by at most one sequence; without those that are empty.
-    parts = np.array_split(np.arange(len(values)), min(count, len(values)))
-    microbatches = _microbatches([part.tolist() for part in parts], fixed)
-    goal = goal or Goal()
-    makespan = simulate(microbatches, longest, domain.ranks, model, goal).makespan
-    times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return build_plan(
-        values, fixed, _filled(microbatches, fixed), times=times, started=started, computed=longest
+    packs = min(-(-len(values) // (most * wanted)) * wanted, len(values))
+    # Packs differ by at most one sequence, and the first ones have more.
+    ends = itertools.accumulate(
+        len(values) // packs + (number < len(values) % packs) for number in range(packs)
     )
+    edges = itertools.pairwise([0, *ends])
+    microbatches = _microbatches([list(range(first, end)) for first, end in edges], fixed)
+    computed = [max(values)] * len(values)
+    makespan = simulate(microbatches, computed, domain.ranks, model, goal).makespan
+    bound = _bound(values, domain, model, goal) if bound is None else bound
+    times, filled = (model.unit, makespan, bound), _filled(microbatches, fixed)
+    return build_plan(values, fixed, filled, times=times, started=started, computed=computed)
 
 
 def best_static_plan(
@@ -123,43 +125,47 @@ def best_static_plan(
     cp_sizes: Sequence[int],
     model: CostModel,
     goal: Goal | None = None,
-) -> tuple[int, Dealing, Plan]:
-    """The shortest static plan over CP sizes and both dealings, with its size and dealing."""
-    dealings: tuple[Dealing, ...] = ("given", "sorted")
+    *,
+    bound: float | None = None,
+) -> tuple[int, PackingOrder, Plan]:
+    """The shortest static plan over CP sizes and both orders, with its size and order."""
+    orders: tuple[PackingOrder, ...] = ("given", "sorted")
     goal = goal or Goal()
     values = check_lengths(lengths, _fixed(domain, min(cp_sizes)))
-    size, dealing = min(
-        itertools.product(cp_sizes, dealings),
+    size, order = min(
+        itertools.product(cp_sizes, orders),
         key=lambda pair: _static(values, _fixed(domain, pair[0]), model, goal, pair[1])[1],
     )
-    return size, dealing, static_plan(values, domain, size, model, goal, dealing=dealing)
+    plan = static_plan(values, domain, size, model, goal, order=order, bound=bound)
+    return size, order, plan
 
 
 def _fixed(domain: Domain, cp_size: int) -> Domain:
     if cp_size not in domain.cp_sizes:
-        remedy = f"choose from {domain.cp_sizes}"
-        raise InputError("static-cp", cp_size, "is not a group size of the domain", remedy)
+        sizes = ", ".join(map(str, domain.cp_sizes))
+        problem = f"{cp_size} is not a group size of the domain; choose from {sizes}"
+        raise InputError("static-cp", problem)
     return replace(domain, cp_sizes=(cp_size,))
 
 
-def _packs(tokens: IntArray, domain: Domain) -> Packs:
+def _in_order(rows: Sequence[int], domain: Domain) -> list[list[int]]:
     """Pack in order, and open a new pack where the next sequence does not fit."""
-    packs: Packs = [[]]
+    packs: list[list[int]] = [[]]
     held = 0
-    for sequence, rows in enumerate(tokens.tolist()):
+    for sequence, needed in enumerate(rows):
         full = domain.max_sequences is not None and len(packs[-1]) == domain.max_sequences
-        if held + rows > domain.max_tokens_per_rank or full:
+        if held + needed > domain.max_tokens_per_rank or full:
             packs.append([])
             held = 0
         packs[-1].append(sequence)
-        held += rows
+        held += needed
     return packs
 
 
-def _level(packs: Packs, missing: int) -> Packs:
+def _evened(packs: list[list[int]], missing: int) -> list[list[int]]:
     """Move single sequences, from the end, into packs of their own, while some are missing."""
     index = len(packs) - 1
-    moved: Packs = []
+    moved: list[list[int]] = []
     while len(moved) < missing and index >= 0:
         if len(packs[index]) > 1:
             moved.append([packs[index].pop()])
@@ -168,7 +174,7 @@ def _level(packs: Packs, missing: int) -> Packs:
     return [*packs, *moved]
 
 
-def _microbatches(packs: Packs, fixed: Domain) -> list[Microbatch]:
+def _microbatches(packs: list[list[int]], fixed: Domain) -> list[Microbatch]:
     """Consecutive packs are the data parallel ranks of one microbatch."""
     (size,) = fixed.cp_sizes
     width, multiple = fixed.ranks // size, fixed.microbatch_multiple
@@ -189,7 +195,7 @@ def _filled(microbatches: Sequence[Microbatch], fixed: Domain) -> list[Microbatc
     ]
 
 
-def _bound(lengths: IntArray, domain: Domain, model: CostModel, goal: Goal) -> float:
+def _bound(lengths: Sequence[int], domain: Domain, model: CostModel, goal: Goal) -> float:
     """No plan of the domain is shorter."""
     batch = make_batch(lengths, domain, model)
-    return lower_bound(batch, goal) * batch.tick
+    return lower_bound(batch, goal) * batch.unit_cost

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal
 
 
 def lower_bound(batch: Batch, goal: Goal) -> float:
-    """Ticks that no plan's iteration is shorter than.
+    """Cost that no plan's iteration is below.
 
     Without a pipeline this is the larger one of all work spread over all ranks, with every sequence
     at its cheapest size, and of the sequence that takes longest, alone in the group in which it is
@@ -22,26 +20,20 @@ def lower_bound(batch: Batch, goal: Goal) -> float:
     the shortest sequence. An interleaved run may end in empty microbatches, so there only the
     forward counts.
     """
-    domain, overhead = batch.domain, batch.overhead[:, None]
-    fits = batch.tokens <= domain.max_tokens_per_rank
-    alone = np.where(fits, batch.ticks + overhead, np.iinfo(np.int64).max)
-    lone = batch.ticks + np.where(2 * batch.tokens > domain.max_tokens_per_rank, overhead, 0)
-    rank_ticks = lone * np.array(domain.cp_sizes)[:, None]
-    cheapest = np.where(fits, rank_ticks, np.iinfo(np.int64).max).min(axis=0)
-    work = max(batch.total_work, int(cheapest[batch.kind].sum()))
-    longest = max(work / domain.ranks, float(alone.min(axis=0).max()))
+    work = max(batch.total_work, sum(map(batch.lone_work.__getitem__, batch.kind)))
+    longest = max(work / batch.domain.ranks, float(max(batch.alone)))
     whole = longest + fewest_microbatches(batch) * batch.microbatch_overhead
     stages = goal.pipeline.stages
     if stages == 1:
         return whole
-    shortest = int(batch.ticks[:, batch.kind[-1]].min())
+    shortest = min(row[-1] for row in batch.costs)
     waited = 1.0 if goal.pipeline.virtual == 1 else FORWARD_SHARE / goal.pipeline.virtual
     return whole / stages + (stages - 1) / stages * shortest * waited
 
 
 def fewest_microbatches(batch: Batch) -> int:
     """Number of microbatches that every plan has at least, by tokens and by places in groups."""
-    domain, tokens = batch.domain, int(batch.space[batch.kind].sum())
+    domain, tokens = batch.domain, sum(map(batch.space.__getitem__, batch.kind))
     needed = max(1, -(-tokens // (domain.ranks * domain.rows_per_rank)))
     if domain.max_sequences is not None:
         places = domain.ranks // domain.cp_sizes[0] * domain.max_sequences

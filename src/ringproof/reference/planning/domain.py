@@ -6,13 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ringproof.errors import InputError
-
-IntArray = npt.NDArray[np.int64]
+from ringproof.errors import InputError, shown
 
 MAX_RANKS = 1 << 20
 ZIGZAG_CHUNKS = 2
@@ -52,16 +48,16 @@ class Domain:
         if self.max_sequences is not None:
             _at_least_one("max_sequences", self.max_sequences)
         if self.max_tokens_per_rank < self.rank_multiple:
-            problem = f"less than {self.rank_multiple}, to whose multiples sequences are padded"
-            raise InputError("max_tokens_per_rank", self.max_tokens_per_rank, problem, "raise it")
+            problem = f"{self.max_tokens_per_rank} is less than {self.rank_multiple}"
+            why = "to whose multiples sequences are padded; raise it"
+            raise InputError("max_tokens_per_rank", f"{problem}, {why}")
         if not self.cp_sizes:
-            raise InputError("cp_sizes", None, "names no group size", "allow at least one")
+            raise InputError("cp_sizes", "there is no group size; allow at least one")
         for size in self.cp_sizes:
-            if size < 1 or self.ranks % size:
-                problem = f"does not divide the domain of {self.ranks} ranks"
-                raise InputError("cp_sizes", size, problem, f"choose from {divisors(self.ranks)}")
+            _check_divides("cp_sizes", size, self.ranks)
         if tuple(sorted(set(self.cp_sizes))) != self.cp_sizes:
-            raise InputError("cp_sizes", self.cp_sizes, "not ascending", "sort them, each once")
+            problem = f"{self.cp_sizes} is not ascending; sort the sizes, each once"
+            raise InputError("cp_sizes", problem)
 
     @property
     def rows_per_rank(self) -> int:
@@ -74,25 +70,35 @@ class Domain:
         return self.cp_sizes[-1] * self.rows_per_rank
 
     @cached_property
-    def chains(self) -> tuple[tuple[int, ...], ...]:
+    def nested_sizes(self) -> tuple[tuple[int, ...], ...]:
         """The maximal selections of `cp_sizes` in which each size divides the next."""
-        return chains(self.cp_sizes)
+        return nested(self.cp_sizes)
 
-    def rank_rows(self, lengths: IntArray, size: int) -> IntArray:
-        """Rows, padding included, that each rank of a group of ``size`` holds of each sequence."""
+    def rank_rows(self, lengths: Any, size: int) -> Any:
+        """Rows, padding included, that each rank of a group of ``size`` holds of each sequence.
+
+        ``lengths`` is an array, or one length.
+        """
         unit = self.rank_multiple
         return -(-lengths // (size * unit)) * unit
 
 
 def _at_least_one(name: str, value: int) -> None:
     if value < 1:
-        raise InputError(name, value, "is less than 1", "give a positive number")
+        raise InputError(name, f"{value} is less than 1; give a positive number")
 
 
 def _check_ranks(ranks: int) -> None:
     _at_least_one("ranks", ranks)
     if ranks > MAX_RANKS:
-        raise InputError("ranks", ranks, f"more than {MAX_RANKS:,}", "give one DP x CP domain")
+        problem = f"{ranks:,} ranks are more than {MAX_RANKS:,}; give one DP x CP domain"
+        raise InputError("ranks", problem)
+
+
+def _check_divides(field: str, size: int, ranks: int) -> None:
+    if size < 1 or ranks % size:
+        remedy = f"choose from {', '.join(map(str, divisors(ranks)))}"
+        raise InputError(field, f"{size} does not divide the domain of {ranks} ranks; {remedy}")
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -121,43 +127,36 @@ def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
         parts = [part.strip() for part in spec.split(",")]
         if not all(part.isdecimal() and len(part) <= 9 for part in parts):
             remedy = "write pow2, divisors or numbers such as 1,2,4"
-            raise InputError("cp-sizes", spec, "is not a list of group sizes", remedy)
+            raise InputError("cp-sizes", f"{shown(spec)} is not a list of group sizes; {remedy}")
         found = list(map(int, parts))
         for size in found:
-            if size < 1 or ranks % size:
-                problem = f"{size} does not divide the domain of {ranks} ranks"
-                raise InputError("cp-sizes", spec, problem, f"choose from {divisors(ranks)}")
+            _check_divides("cp-sizes", size, ranks)
     sizes = tuple(sorted({size for size in found if size >= minimum}))
     if not sizes:
-        remedy = f"choose at most {ranks}, or other --cp-sizes"
-        raise InputError("min-cp", minimum, "leaves no group size", remedy)
+        problem = f"{minimum} leaves no group size; choose at most {ranks}, or other --cp-sizes"
+        raise InputError("min-cp", problem)
     return sizes
 
 
-def chains(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def nested(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """The maximal selections in which each size divides the next: none can be extended.
 
     Laid side by side, largest first, groups of one such selection always start at aligned offsets.
     Groups of another mixture may not: of 4, 4, 3, 1 on 12 ranks, the 3 would start at 8.
 
-    >>> chains((1, 2, 3, 6))
+    >>> nested((1, 2, 3, 6))
     ((1, 2, 6), (1, 3, 6))
     """
     found: list[tuple[int, ...]] = []
 
-    def extend(chain: tuple[int, ...]) -> None:
-        larger = [
-            size for size in sizes if not chain or (size > chain[-1] and not size % chain[-1])
-        ]
-        follow = [
-            size
-            for size in larger
-            if not any(size > other and not size % other for other in larger)
-        ]
+    def extend(chosen: tuple[int, ...]) -> None:
+        last = chosen[-1] if chosen else 0
+        larger = [size for size in sizes if not last or (size > last and not size % last)]
+        follow = [one for one in larger if not any(one > o and not one % o for o in larger)]
         if not follow:
-            found.append(chain)
+            found.append(chosen)
         for size in follow:
-            extend((*chain, size))
+            extend((*chosen, size))
 
     extend(())
     return tuple(found)

@@ -2,257 +2,188 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from ringproof.reference.planning.costs import Batch
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.costs import Batch, SizeTable
 from ringproof.reference.planning.plan import Group, Microbatch
 
-_EVEN_ENOUGH = 1.001
-"""Groups within this factor of the mean time are left alone."""
 
-
-@dataclass(frozen=True)
-class Groups:
-    """Groups and the sequences in them, as sums; arrays are replaced, never changed.
+@dataclass(slots=True)
+class PackedGroup:
+    """A group without ranks.
 
     Attributes:
-        level: Per group, the index of its size.
-        ticks, tokens: Per size (row) and group: what the group's sequences would cost a rank, and
-            the tokens it would hold, if the group had that size. Row `level` is what it has.
-        count: Sequences per group.
-        overhead: Ticks of a group whatever is in it, by size; part of `ticks`.
+        level: Level of its size in the table.
+        time: Cost of the group and its sequences.
+        members: The sequences, by their places in the batch.
+        rows: Tokens per rank, known while the group is filled.
     """
 
-    level: IntArray
-    ticks: IntArray
-    tokens: IntArray
-    count: IntArray
-    overhead: IntArray
-
-    def __len__(self) -> int:
-        return len(self.level)
-
-    @cached_property
-    def time(self) -> IntArray:
-        """Ticks per group at its own size."""
-        return self.ticks[self.level, np.arange(len(self.level))]
-
-    def only(self, keep: npt.NDArray[np.bool_]) -> Groups:
-        """Some of the groups."""
-        ticks, tokens = self.ticks[:, keep], self.tokens[:, keep]
-        return Groups(self.level[keep], ticks, tokens, self.count[keep], self.overhead)
+    level: int
+    time: int
+    members: list[int] = field(default_factory=list)
+    rows: int = 0
 
 
 @dataclass(frozen=True)
-class Packing:
-    """A microbatch.
+class PackedMicrobatch:
+    """A microbatch whose groups have no ranks yet.
 
     Attributes:
+        table: The group sizes and what they cost.
         groups: The groups, in no particular order.
-        sizes: The chain of group sizes that ``groups.level`` counts in.
-        members: Places in the batch's order of the sequences placed.
-        home: For each of them, its group.
-        idle: Ranks that no group could grow into.
     """
 
-    groups: Groups
-    sizes: tuple[int, ...]
-    members: IntArray
-    home: IntArray
-    idle: int
+    table: SizeTable
+    groups: list[PackedGroup]
 
-    @cached_property
-    def ticks(self) -> int:
-        """Time until the last group is done."""
-        return int(self.groups.time.max())
+    @property
+    def time(self) -> int:
+        """Cost until the last group is done."""
+        return max(group.time for group in self.groups)
 
-
-def assembled(
-    batch: Batch,
-    sizes: tuple[int, ...],
-    level: IntArray,
-    members: IntArray,
-    home: IntArray,
-    *,
-    even: bool = True,
-) -> Packing:
-    """The microbatch of sequences whose groups are known, none of them empty.
-
-    The groups grow into idle ranks and, with ``even``, are joined so that all end together.
-    Arguments as for `Packing`; ``level`` is that of each group.
-    """
-    ranks, domain = np.array(sizes), batch.domain
-    groups = _summed(batch, sizes, level, members, home)
-    groups = _widened(groups, sizes, domain.ranks - int(ranks[level].sum()))
-    if even:
-        groups, moved = merge(groups, sizes, domain)
-        home = moved[home]
-    return Packing(groups, sizes, members, home, domain.ranks - int(ranks[groups.level].sum()))
+    @property
+    def idle(self) -> int:
+        """Ranks that no group could grow into."""
+        sizes = self.table.sizes
+        return self.table.domain.ranks - sum(sizes[group.level] for group in self.groups)
 
 
-def repeated(batch: Batch, members: IntArray, old: Packing) -> Packing:
-    """The packing of other sequences in the same groups, each in the place of another."""
-    level = old.groups.level
-    groups = _summed(batch, old.sizes[: int(level.max()) + 1], level, members, old.home)
-    return replace(old, groups=groups, members=members)
+def use_all_ranks(table: SizeTable, groups: list[PackedGroup]) -> PackedMicrobatch:
+    """Let groups grow into idle ranks, then join long groups with short ones."""
+    packed = PackedMicrobatch(table, groups)
+    if packed.idle:
+        _widen(packed)
+    return PackedMicrobatch(table, _joined(packed))
 
 
-def _summed(
-    batch: Batch, sizes: tuple[int, ...], level: IntArray, members: IntArray, home: IntArray
-) -> Groups:
-    """The groups of sequences; for sizes below the smallest one in use the sums stay zero."""
-    start = int(level.min())
-    by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
-    items = batch.items(members[by_group], sizes[start:])
-    starts = np.cumsum(count) - count
-    ticks, tokens = (np.zeros((len(sizes), len(count)), np.int64) for _ in range(2))
-    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:])
-    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:])
-    overhead = batch.overhead[batch.rows(sizes)]
-    return Groups(level, ticks + overhead[:, None], tokens, count, overhead)
-
-
-def _widened(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
+def _widen(packed: PackedMicrobatch) -> None:
     """Let groups grow into ranks that have nothing to do, the longest first.
 
     A group that would take longer for it (its communication grows) grows only when no other can. In
     the end fewer ranks are free than any of the groups could grow by.
     """
-    if free <= 0:
-        return groups
-    growth = np.diff(np.array(sizes), append=np.iinfo(np.int64).max // 2)
-    level, time = groups.level.copy(), groups.time.copy()
-    while free > 0:
-        able = np.flatnonzero(growth[level] <= free)
-        if not len(able):
-            break
-        following = groups.ticks[level[able] + 1, able]
-        order = able[following <= max(int(time.max()), 0)]
-        if len(order):
-            order = order[np.argsort(-time[order], kind="stable")]
-            chosen = order[np.cumsum(growth[level[order]]) <= free]
+    table, free = packed.table, packed.idle
+    sizes = table.sizes
+    growth = [after - size for size, after in itertools.pairwise(sizes)]
+    while True:
+        able = [g for g in packed.groups if g.level < len(growth) and growth[g.level] <= free]
+        if not able:
+            return
+        limit = packed.time
+        wider = [(table.time(group.level + 1, group.members), group) for group in able]
+        faster = [pair for pair in wider if pair[0] <= limit]
+        if faster:
+            faster.sort(key=lambda pair: -pair[1].time)
         else:
-            chosen = able[following.argmin()][None]
-        free -= int(growth[level[chosen]].sum())
-        level[chosen] += 1
-        time[chosen] = groups.ticks[level[chosen], chosen]
-    return replace(groups, level=level)
+            faster = [min(wider, key=lambda pair: pair[0])]
+        for time, group in faster:
+            if growth[group.level] <= free:
+                free -= growth[group.level]
+                group.level, group.time = group.level + 1, time
 
 
-def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups, IntArray]:
+def _joined(packed: PackedMicrobatch) -> list[PackedGroup]:
     """Join groups that take too long with those that take the shortest, where both gain.
 
     Level by level: the longest with the shortest, the next with the next, each into one group of
-    the next size, if that is shorter than the longer one was and fits. Also returned is, for each
-    old group, the new one that has its sequences.
+    the next size, if that is shorter than the longer one was and fits.
     """
-    new_home = np.arange(len(groups))
-    rank_ticks = int((groups.time * np.array(sizes)[groups.level]).sum())
-    goal = int(rank_ticks / domain.ranks * _EVEN_ENOUGH)
-    if int(groups.time.max()) <= goal:
-        return groups, new_home
+    table, groups = packed.table, packed.groups
+    sizes, domain = table.sizes, table.domain
+    work = sum(group.time * sizes[group.level] for group in groups)
+    goal = work / domain.ranks  # no group needs to be shorter than the mean
+    if packed.time <= goal:
+        return groups
     for level in range(len(sizes) - 1):
-        teams = _teams(groups, level, sizes[level + 1] // sizes[level], goal, domain)
-        if len(teams):
-            groups, moved = _joined(groups, teams, level + 1)
-            new_home = moved[new_home]
-    return groups, new_home
+        same = sorted((g for g in groups if g.level == level), key=lambda group: -group.time)
+        factor = sizes[level + 1] // sizes[level]
+        gone: set[int] = set()
+        for number, head in enumerate(same[: len(same) // factor]):
+            if head.time <= goal:
+                break
+            end = len(same) - number * (factor - 1)
+            partners = same[end - factor + 1 : end]
+            members = head.members + [place for other in partners for place in other.members]
+            time = table.time(level + 1, members)
+            fits = table.rows(level + 1, members) <= domain.max_tokens_per_rank
+            if time < head.time and fits and len(members) <= (domain.max_sequences or len(members)):
+                head.level, head.members, head.time = level + 1, members, time
+                gone.update(map(id, partners))
+        groups = [group for group in groups if id(group) not in gone]
+    return groups
 
 
-def _teams(groups: Groups, level: int, factor: int, goal: int, domain: Domain) -> IntArray:
-    """The groups of one size to join, ``factor`` of them in each row."""
-    same = np.flatnonzero(groups.level == level)
-    half = len(same) // factor
-    time = groups.ticks[level, same]
-    if not half or int(time.max()) <= goal:
-        return same[:0]
-    order = np.argsort(-time, kind="stable")
-    same, time = same[order], time[order][:half]
-    partners = same[::-1][: half * (factor - 1)].reshape(half, factor - 1)
-    teams = np.concatenate((same[:half, None], partners), axis=1)
-    together = groups.ticks[level + 1][teams].sum(axis=1)
-    together -= (factor - 1) * groups.overhead[level + 1]
-    useful = (time > goal) & (together < time)
-    useful &= groups.tokens[level + 1][teams].sum(axis=1) <= domain.max_tokens_per_rank
-    if domain.max_sequences is not None:
-        useful &= groups.count[teams].sum(axis=1) <= domain.max_sequences
-    return teams[useful]
+def halved(packed: PackedMicrobatch) -> list[PackedMicrobatch]:
+    """Split a microbatch: every other group by time, or every other sequence of its only group."""
+    table = packed.table
+    if len(packed.groups) > 1:
+        ordered = sorted(packed.groups, key=lambda group: -group.time)
+        parts = [ordered[::2], ordered[1::2]]
+    else:
+        (only,) = packed.groups
+        halves = (sorted(only.members)[start::2] for start in (0, 1))
+        parts = [[PackedGroup(only.level, table.time(only.level, half), half)] for half in halves]
+    for part in parts:
+        _widen(PackedMicrobatch(table, part))
+    return [PackedMicrobatch(table, part) for part in parts]
 
 
-def _joined(groups: Groups, teams: IntArray, level: int) -> tuple[Groups, IntArray]:
-    """Each row of ``teams`` becomes one group; the others keep their order."""
-    heads, rest = teams[:, 0], teams[:, 1:]
-    keep = np.ones(len(groups), bool)
-    keep[rest] = False
-    number = np.cumsum(keep) - 1
-    number[rest] = number[heads][:, None]
-    joined, now = number[heads], groups.only(keep)
-    once_too_often = (teams.shape[1] - 1) * groups.overhead[:, None]
-    now.ticks[:, joined] = groups.ticks[:, teams].sum(axis=2) - once_too_often
-    now.tokens[:, joined] = groups.tokens[:, teams].sum(axis=2)
-    now.count[joined] = groups.count[teams].sum(axis=1)
-    now.level[joined] = level
-    return now, number
-
-
-def side_by_side(packing: Packing) -> IntArray:
+def side_by_side(packed: PackedMicrobatch) -> list[int]:
     """The first rank of each group, largest groups first, so that every group is aligned."""
-    sizes = np.array(packing.sizes)[packing.groups.level]
-    order = np.argsort(-sizes, kind="stable")
-    offsets = np.empty_like(sizes)
-    offsets[order] = np.cumsum(sizes[order]) - sizes[order]
+    first, offsets = 0, [0] * len(packed.groups)
+    for number in sorted(range(len(offsets)), key=lambda number: -packed.groups[number].level):
+        offsets[number] = first
+        first += packed.table.sizes[packed.groups[number].level]
     return offsets
 
 
-def run_ahead(packings: Sequence[Packing], batch: Batch) -> tuple[list[IntArray], IntArray]:
+def run_ahead(
+    microbatches: Sequence[PackedMicrobatch], batch: Batch
+) -> tuple[list[list[int]], list[int]]:
     """The first rank of each group, by microbatch, and when each rank is done if it runs ahead.
 
     A long group gets ranks that are free early, so that ranks that run ahead wait little. Each rank
-    begins its next microbatch when its own group has ended, as `simulate` has it under
-    ``async``; here for all groups of one size at a time. Largest groups come first, so that aligned
-    blocks of the smaller sizes are left whole.
+    begins its next microbatch when its own group has ended, as `simulate` has it under ``async``.
+    Largest groups come first, so that aligned blocks of the smaller sizes are left whole.
     """
-    clocks = np.zeros(batch.domain.ranks, np.int64)
+    clocks = [0] * batch.domain.ranks
     offsets = []
-    for packing in packings:
-        groups, time = packing.groups, packing.groups.time
-        first, free = np.zeros(len(groups), np.int64), np.ones(len(clocks), bool)
-        ends = clocks.copy()
-        for level in sorted(set(groups.level.tolist()), reverse=True):
-            size = packing.sizes[level]
-            here = np.flatnonzero(groups.level == level)
-            here = here[np.argsort(-time[here], kind="stable")]
-            blocks = np.flatnonzero(free.reshape(-1, size).all(axis=1))
-            ready = clocks.reshape(-1, size)[blocks].max(axis=1)
-            earliest = np.argsort(ready, kind="stable")[: len(here)]
-            blocks = blocks[earliest]
-            first[here] = blocks * size
-            free.reshape(-1, size)[blocks] = False
-            ends.reshape(-1, size)[blocks] = (ready[earliest] + time[here])[:, None]
-        clocks = ends + batch.microbatch_overhead
-        offsets.append(first)
+    for packed in microbatches:
+        sizes, groups = packed.table.sizes, packed.groups
+        found, free, width = [0] * len(groups), [0], len(clocks)  # blocks of `width` free ranks
+        for level in range(len(sizes) - 1, -1, -1):
+            size = sizes[level]
+            free = [start for block in free for start in range(block, block + width, size)]
+            width = size
+            here = [number for number, group in enumerate(groups) if group.level == level]
+            if not here:
+                continue
+            here.sort(key=lambda number: -groups[number].time)
+            ready = {start: max(clocks[start : start + size]) for start in free}
+            free.sort(key=ready.__getitem__)
+            for number, start in zip(here, free, strict=False):
+                found[number] = start
+                clocks[start : start + size] = [ready[start] + groups[number].time] * size
+            free = sorted(free[len(here) :])
+        clocks = [clock + batch.microbatch_overhead for clock in clocks]
+        offsets.append(found)
     return offsets, clocks
 
 
-def placed(packing: Packing, offsets: IntArray, batch: Batch) -> Microbatch:
+def on_ranks(packed: PackedMicrobatch, offsets: Sequence[int], batch: Batch) -> Microbatch:
     """A microbatch of the plan: groups by rank, ids of sequences, idle ranks as dummies."""
-    by_group = np.argsort(packing.home, kind="stable")
-    ids = batch.order[packing.members[by_group]].tolist()
-    ends = np.cumsum(packing.groups.count).tolist()
-    places = zip(offsets.tolist(), packing.groups.level.tolist(), [0, *ends], ends, strict=False)
-    groups: list[Group] = []
-    position = 0
-    for first, level, start, end in sorted(places):
-        groups += dummies(position, first, packing.sizes)
-        groups.append(Group(first, packing.sizes[level], tuple(ids[start:end])))
-        position = first + packing.sizes[level]
-    groups += dummies(position, batch.domain.ranks, packing.sizes)
+    sizes, groups, position = packed.table.sizes, list[Group](), 0
+    ids = batch.order
+    for first, group in sorted(zip(offsets, packed.groups, strict=True), key=lambda pair: pair[0]):
+        if position < first:
+            groups += dummies(position, first, sizes)
+        size = sizes[group.level]
+        groups.append(Group(first, size, tuple([ids[place] for place in group.members])))
+        position = first + size
+    groups += dummies(position, batch.domain.ranks, sizes)
     return Microbatch(tuple(groups))
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import operator
 import os
+import random
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ringproof.errors import InputError
-from ringproof.reference.planning.domain import IntArray
+from ringproof.errors import InputError, shown
 from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.planner import MAX_SEQUENCES
 
@@ -29,16 +29,16 @@ class Lengths:
     """Tokens of each sequence, and where each was found.
 
     Attributes:
-        values: Shape ``(n,)``, each at least 1.
+        values: The lengths, each at least 1.
         source: What the user named.
         lines: Line of each in the source, where the source has lines.
         names: Name of each, where the source is a folder.
         notes: What a reader should know: what was skipped or cut.
     """
 
-    values: IntArray
+    values: tuple[int, ...]
     source: str
-    lines: IntArray | None = None
+    lines: Sequence[int] | None = None
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -55,15 +55,18 @@ class Lengths:
 
     def refuse_longer(self, longest: int) -> None:
         """Refuse the first sequence that no group can hold."""
-        large = np.flatnonzero(self.values > longest)
-        if len(large):
-            problem = f"sequence longer than the {longest:,} tokens that the largest group holds"
+        if max(self.values) > longest:
+            first = next(place for place, value in enumerate(self.values) if value > longest)
+            problem = (
+                f"the sequence of {self.values[first]:,} tokens is longer than the {longest:,} "
+                "that the largest group holds"
+            )
             remedy = "raise --max-tokens-per-rank or --ranks, or cut the sequence"
-            raise InputError(self.place(large[0]), int(self.values[large[0]]), problem, remedy)
+            raise InputError(self.place(first), f"{problem}; {remedy}")
 
 
 def make_lengths(
-    values: Sequence[int] | IntArray,
+    values: Iterable[int],
     source: str,
     *,
     lines: Sequence[int] | None = None,
@@ -75,34 +78,31 @@ def make_lengths(
     Raises:
         InputError: None, too many, or one below 1 or beyond all reason; names the first.
     """
-    refuse_count(len(values), source)
-    if len(values) == 0:
-        raise InputError(plain(source), None, "has no lengths", "give at least one sequence")
-    where = None if lines is None else np.asarray(lines, np.int64)
-    given = values
-    # Python's integers may not fit: cut before the conversion, to a value refused below.
-    if not isinstance(values, np.ndarray):
-        values = np.array([max(min(value, MAX_LENGTH + 1), -1) for value in values], np.int64)
-    made = Lengths(values.astype(np.int64), source, where, tuple(names), tuple(notes))
-    bad = np.flatnonzero((made.values < 1) | (made.values > MAX_LENGTH))
-    if len(bad):
-        value = given[bad[0]]
-        problem = "length is less than 1" if value < 1 else f"length is over {MAX_LENGTH:,}"
-        raise InputError(made.place(bad[0]), value, problem, "correct it or leave it out")
+    made = Lengths(tuple(map(operator.index, values)), source, lines, tuple(names), tuple(notes))
+    refuse_count(len(made), source)
+    if not made.values:
+        raise InputError(plain(source), "there are no lengths; give at least one sequence")
+    if min(made.values) < 1 or max(made.values) > MAX_LENGTH:
+        bad = (n for n, value in enumerate(made.values) if not 1 <= value <= MAX_LENGTH)
+        first = next(bad)
+        value = made.values[first]
+        problem = "less than 1" if value < 1 else f"over {MAX_LENGTH:,}"
+        sentence = f"the length {shown(value)} is {problem}; correct it or leave it out"
+        raise InputError(made.place(first), sentence)
     return made
 
 
 def refuse_count(count: int, source: str) -> None:
     """Refuse more lengths than one batch has, before there is memory for them."""
     if count > MAX_SEQUENCES:
-        problem = f"{count:,} lengths, more than {MAX_SEQUENCES:,}"
-        raise InputError(plain(source), None, problem, "plan one global batch at a time")
+        problem = f"{count:,} lengths are more than {MAX_SEQUENCES:,}"
+        raise InputError(plain(source), f"{problem}; plan one global batch at a time")
 
 
 def plain(text: str, limit: int = 300) -> str:
     """Text in which every character can be seen, on one line."""
-    cut = text if len(text) <= limit else f"{text[:limit]}…"
-    return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in cut)
+    clipped = text if len(text) <= limit else f"{text[:limit]}…"
+    return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in clipped)
 
 
 _FOLDER_OPTION = re.compile(r",(glob|bytes-per-token|max)=")
@@ -141,18 +141,38 @@ def lognormal(options: str) -> Lengths:
     pairs = [part.partition("=")[::2] for part in options.split(",") if part]
     given = {plain(name): value for name, value in pairs}
     if len(given) < len(pairs):
-        raise InputError(source, None, "has an option twice", "leave one out")
+        raise InputError(source, "an option is given twice; leave one out")
     for name, value in given.items():
         if not _NUMBER.fullmatch(value):
-            problem = f"{name} is not a number from 0 on"
-            raise InputError(source, plain(value), problem, "write digits")
+            problem = f"{name} is {shown(plain(value))}, not a number from 0 on; write digits"
+            raise InputError(source, problem)
     form = built(_Lognormal, given, f"{source}: ", f"write {', '.join(_Lognormal.model_fields)}")
     if form.min > form.max:
-        raise InputError(source, None, f"min {form.min} is over max {form.max}", "swap them")
+        raise InputError(source, f"min {form.min} is over max {form.max}; swap them")
     refuse_count(form.n, source)
-    center = math.log(form.mean) - form.sigma**2 / 2
-    drawn = np.random.RandomState(form.seed).lognormal(center, form.sigma, form.n)
-    return make_lengths(np.clip(drawn, form.min, form.max).astype(np.int64), source)
+    center, normal = math.log(form.mean) - form.sigma**2 / 2, _normal_numbers(form.seed)
+    drawn = (math.exp(center + form.sigma * next(normal)) for _ in range(form.n))
+    return make_lengths((int(min(max(one, form.min), form.max)) for one in drawn), source)
+
+
+def _normal_numbers(seed: int) -> Iterator[float]:
+    """Draw the numbers of ``numpy.random.RandomState(seed)``, with or without numpy.
+
+    That is the Mersenne twister, seeded with one number, and the polar method, which makes two
+    numbers at a time.
+    """
+    state = [seed]
+    for place in range(1, 624):
+        state.append((1812433253 * (state[-1] ^ (state[-1] >> 30)) + place) & 0xFFFFFFFF)
+    twister = random.Random()
+    twister.setstate((3, (*state, 624), None))
+    while True:
+        one, two = 2.0 * twister.random() - 1.0, 2.0 * twister.random() - 1.0
+        square = one * one + two * two
+        if 0.0 < square < 1.0:
+            factor = math.sqrt(-2.0 * math.log(square) / square)
+            yield factor * two
+            yield factor * one
 
 
 def folder(options: str) -> Lengths:
@@ -173,12 +193,12 @@ def folder(options: str) -> Lengths:
     source, root = f"folder:{options}", Path(first)
     given = dict(zip(rest[::2], rest[1::2], strict=True))
     if len(given) * 2 != len(rest):
-        raise InputError(plain(source), None, "has an option twice", "leave one out")
+        raise InputError(plain(source), "an option is given twice; leave one out")
     ratio = _positive(given.get("bytes-per-token", "4"), "bytes-per-token", source)
     most = _positive(given["max"], "max", source) if "max" in given else MAX_LENGTH
     if not first or not root.is_dir():
         remedy = "write folder:PATH,glob=*.py,bytes-per-token=3.6"
-        raise InputError("--lengths", plain(first), "is not a folder", remedy)
+        raise InputError("--lengths", f"{shown(plain(first))} is not a folder; {remedy}")
     skipped: Counter[str] = Counter()
     names, values = [], []
     for path, size in _documents(root, given.get("glob", "*"), skipped):
@@ -193,14 +213,14 @@ def folder(options: str) -> Lengths:
     notes = [said[kind] for kind in _NOTED if skipped[kind]]
     if not values:
         why = f" ({'; '.join(notes)})" if notes else ""
-        raise InputError(plain(source), None, f"no file matches{why}", "check PATH and glob=")
+        raise InputError(plain(source), f"no file matches{why}; check PATH and glob=")
     return make_lengths(values, source, names=names, notes=notes)
 
 
 def _positive(text: str, name: str, source: str) -> float:
     if not _NUMBER.fullmatch(text) or float(text) <= 0:
-        problem = f"{name} is not a positive number"
-        raise InputError(plain(source), plain(text), problem, "correct it")
+        problem = f"{name} is {shown(plain(text))}, not a positive number; correct it"
+        raise InputError(plain(source), problem)
     return float(text)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.domain import Domain
 
 VERSION = 1
 
@@ -109,13 +109,13 @@ class Plan:
 
 
 def build_plan(
-    lengths: IntArray,
+    lengths: Sequence[int],
     domain: Domain,
     microbatches: Sequence[Microbatch],
     *,
     times: tuple[str, float, float],
     started: float,
-    computed: IntArray | None = None,
+    computed: Sequence[int] | None = None,
 ) -> Plan:
     """Build a plan, and measure its padding and its group sizes.
 
@@ -134,14 +134,15 @@ def build_plan(
             if group.sequences:
                 members.setdefault(group.size, []).extend(group.sequences)
     held = lengths if computed is None else computed
-    tokens = sum(
-        size * int(domain.rank_rows(held[found], size).sum()) for size, found in members.items()
-    )
+    tokens = 0
+    for size, found in members.items():
+        unit = size * domain.rank_multiple
+        tokens += unit * sum([-(-held[sequence] // unit) for sequence in found])
     metrics = Metrics(
         *times,
-        padding_fraction=1 - int(lengths.sum()) / tokens,
+        padding_fraction=1 - sum(lengths) / tokens,
         cp_histogram={size: len(members[size]) for size in sorted(members)},
         planning_seconds=time.perf_counter() - started,
     )
     budget, sizes = domain.max_tokens_per_rank, domain.cp_sizes
-    return Plan(domain.ranks, budget, sizes, tuple(lengths.tolist()), tuple(microbatches), metrics)
+    return Plan(domain.ranks, budget, sizes, tuple(lengths), tuple(microbatches), metrics)

@@ -11,17 +11,15 @@ virtual stages the interleaved order, which walks the microbatches in runs of ``
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Literal
 
-import numpy as np
-
-from ringproof.errors import InputError
-from ringproof.reference.planning.costs import CostModel, FloatArray
-from ringproof.reference.planning.domain import IntArray
+from ringproof.errors import InputError, shown
+from ringproof.reference.planning.costs import CostModel
+from ringproof.reference.planning.elementwise import columns
 from ringproof.reference.planning.plan import Group, Microbatch, Plan
 
 FORWARD_SHARE = 1 / 3
@@ -40,11 +38,11 @@ class Pipeline:
     virtual: int = 1
 
     def __post_init__(self) -> None:
-        if self.stages < 1 or self.virtual < 1:
-            value = f"{self.stages}, {self.virtual}"
-            raise InputError("pp, vpp", value, "less than 1", "give 1 or more")
+        for field_name, count in (("pp", self.stages), ("vpp", self.virtual)):
+            if count < 1:
+                raise InputError(field_name, f"{count} is less than 1; give 1 or more")
         if self.virtual > 1 and self.stages == 1:
-            raise InputError("vpp", self.virtual, "needs a pipeline", "give --pp 2 or more")
+            raise InputError("vpp", "virtual stages need a pipeline; give --pp 2 or more")
 
     def seconds(self, microbatches: Sequence[float]) -> float:
         """Length of the iteration, in the unit of the given times of whole microbatches."""
@@ -73,10 +71,11 @@ class Goal:
 
     def __post_init__(self) -> None:
         if self.objective not in ("sync", "async"):
-            raise InputError("objective", self.objective, "is unknown", "choose sync or async")
+            problem = f"{shown(self.objective)} is unknown; choose sync or async"
+            raise InputError("objective", problem)
         if self.objective == "async" and self.pipeline.stages > 1:
-            problem = "ranks cannot run ahead of a pipeline"
-            raise InputError("objective", self.objective, problem, "use sync with --pp")
+            problem = "ranks cannot run ahead of a pipeline; use sync with --pp"
+            raise InputError("objective", problem)
 
     @property
     def plain(self) -> bool:
@@ -118,20 +117,24 @@ class Timeline:
 
 
 def timeline(
-    plan: Plan, model: CostModel, goal: Goal | None = None, *, computed: IntArray | None = None
+    plan: Plan,
+    model: CostModel,
+    goal: Goal | None = None,
+    *,
+    computed: Sequence[int] | None = None,
 ) -> Timeline:
     """Simulate a finished plan in the unit of the cost model it was made with.
 
     ``computed`` are the lengths as the ranks compute them, where sequences are padded to more than
     their own. Without a goal it is ``sync`` without a pipeline.
     """
-    lengths = np.asarray(plan.lengths if computed is None else computed, np.int64)
+    lengths = plan.lengths if computed is None else computed
     return simulate(plan.microbatches, lengths, plan.ranks, model, goal or Goal())
 
 
 def simulate(
     microbatches: Sequence[Microbatch],
-    lengths: IntArray,
+    lengths: Sequence[int],
     ranks: int,
     model: CostModel,
     goal: Goal,
@@ -150,54 +153,52 @@ def simulate(
     """
     stages, overhead = goal.pipeline.stages, float(model.microbatch_overhead)
     together = goal.objective == "sync"  # then all ranks have the same clock
-    clocks = np.zeros(1 if together else ranks)
-    costs: dict[int, tuple[FloatArray, float]] = {}
+    clocks = [0.0] * (1 if together else ranks)
+    times = _GroupTimes(lengths, model)
     blocks: list[BusyInterval] = []
     ends: list[float] = []
     longest: list[float] = []
     for number, microbatch in enumerate(microbatches):
         groups = [group for group in microbatch.groups if not group.dummy]
-        spent = _group_times(groups, costs, lengths, model)
+        spent = [times.of(group) for group in groups]
         longest.append(overhead + max(spent, default=0.0))
-        begin = float(clocks[0])
+        begin = clocks[0]
         for group, time in zip(groups, spent, strict=True):
             start, end = begin, begin + time / stages
             if not together:
-                here = clocks[group.first_rank : group.first_rank + group.size]
-                start = float(here.max())
-                here[:] = end = start + time / stages
+                first, after = group.first_rank, group.first_rank + group.size
+                start = max(clocks[first:after])
+                end = start + time / stages
+                clocks[first:after] = [end] * group.size
             blocks.append(BusyInterval(number, group, start, end))
         if together:
             clocks[0] = begin + max(spent, default=0.0) / stages
-        clocks += overhead / stages
-        ends.append(float(clocks.max()))
+        clocks = [clock + overhead / stages for clock in clocks]
+        ends.append(max(clocks))
     makespan = ends[-1] if ends else 0.0
     if together:
         makespan = goal.pipeline.seconds(longest)
     return Timeline(ranks, tuple(blocks), tuple(ends), makespan)
 
 
-def _group_times(
-    groups: Sequence[Group],
-    costs: dict[int, tuple[FloatArray, float]],
-    lengths: IntArray,
-    model: CostModel,
-) -> list[float]:
-    """Time of each group, none of them a dummy; ``costs`` keeps what each size costs."""
-    found = np.zeros(len(groups))
-    sizes = np.array([group.size for group in groups])
-    for size in np.unique(sizes).tolist():
-        places = np.flatnonzero(sizes == size)
-        if size not in costs:
-            costs[size] = model.cost(lengths, size), model.group_overhead(size)
-        cost, overhead = costs[size]
-        members = [groups[place].sequences for place in places.tolist()]
-        counts = np.fromiter(map(len, members), np.int64, len(members))
-        flat = np.fromiter(chain.from_iterable(members), np.int64, int(counts.sum()))
-        sums = np.add.reduceat(cost[flat], np.cumsum(counts) - counts)
-        found[places] = sums + overhead
-    times: list[float] = found.tolist()
-    return times
+class _GroupTimes:
+    """Times of groups; keeps the cost of each distinct length for each group size."""
+
+    def __init__(self, lengths: Sequence[int], model: CostModel) -> None:
+        self._lengths, self._model = list(map(int, lengths)), model
+        self._distinct = sorted(set(self._lengths))
+        self._costs: dict[int, dict[int, float]] = {}
+
+    def of(self, group: Group) -> float:
+        """Time of a group that has sequences."""
+        size, lengths = group.size, self._lengths
+        if size not in self._costs:
+            (costs,) = columns(lambda length: [self._model.cost(length, size)], self._distinct)
+            self._costs[size] = dict(zip(self._distinct, costs, strict=True))
+        cost = self._costs[size]
+        # An exact sum: `sum` rounds differently from one version of Python to the next.
+        total = math.fsum([cost[lengths[sequence]] for sequence in group.sequences])
+        return total + self._model.group_overhead(size)
 
 
 _Step = tuple[int, int]

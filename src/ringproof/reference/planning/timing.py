@@ -40,12 +40,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.costs import FloatArray
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import maximum
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.shapes import ModelShape
 
@@ -190,9 +188,9 @@ class StepCost:
             return messages * self.machine.intra_latency_seconds
         return messages * self.machine.inter_latency_seconds
 
-    def cost(self, lengths: IntArray, size: int) -> FloatArray:
+    def cost(self, lengths: Any, size: int) -> Any:
         """See `CostModel.cost`."""
-        tokens, how, machine = lengths.astype(np.float64), self.layout(size), self.machine
+        tokens, how, machine = lengths * 1.0, self.layout(size), self.machine
         flops = self.shape.heads / self.tp * (self.shape.head_dim + self.shape.v_head_dim)
         operation = 1 / (machine.peak_flops_per_second * machine.attention_share)
         attention = (tokens * tokens / size * flops) * operation
@@ -205,19 +203,17 @@ class StepCost:
             attention * ((3 * qk + 2 * v) / (qk + v)), tokens, how, BACKWARD_RING
         )
         passes = forward + backward + (forward if self.recompute else 0.0)
-        return passes * self.shape.attention_layers + self.linear(lengths, size)
+        return passes * self.shape.attention_layers + self._linear(tokens, size)
 
-    def linear(self, lengths: IntArray, size: int) -> FloatArray:
+    def _linear(self, tokens: Any, size: int) -> Any:
         """The part of the cost that is neither attention nor its communication."""
         layers, head = self.shape.layer_flops_per_token, self.shape.head_flops_per_token
         times = 1 + LINEAR_BACKWARD
         flops = (layers * (times + (1 if self.recompute else 0)) + head * times) / self.tp
         operation = 1 / (self.machine.peak_flops_per_second * self.machine.linear_share)
-        return (lengths.astype(np.float64) / size * flops) * operation
+        return (tokens / size * flops) * operation
 
-    def _layer(
-        self, attention: FloatArray, tokens: FloatArray, how: GroupCommunication, times: int
-    ) -> FloatArray:
+    def _layer(self, attention: Any, tokens: Any, how: GroupCommunication, times: int) -> Any:
         """One layer and direction; the ring, or the gathering, moves kv ``times`` times."""
         share = tokens / how.size
         kv_bytes = self.shape.kv_bytes_per_token / self.shape.kv_heads * self.kv_heads
@@ -226,14 +222,14 @@ class StepCost:
         message = share * (kv_bytes * times) * (near_byte if self.inside(how.size) else far_byte)
         found = attention / how.ring
         if how.ring > 1:
-            found = found + np.maximum(found, message) * (how.ring - 1)
+            found = found + maximum(found, message) * (how.ring - 1)
         if how.gathers:
             found = found + message * (how.size - 1)
         if how.inner > 1:  # to the own node and to others at the same time
             near, far = exchanged(self.node_ranks, how.inner)
             q_and_out = self.shape.q_bytes_per_token + self.shape.out_bytes_per_token
             moved = share * (q_and_out / self.tp + kv_bytes)
-            found = found + np.maximum(moved * near * near_byte, moved * far * far_byte)
+            found = found + maximum(moved * near * near_byte, moved * far * far_byte)
         return found
 
 

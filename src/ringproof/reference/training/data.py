@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.planning.lengths import folder
 
 Tokens = npt.NDArray[np.unsignedinteger]
@@ -232,7 +232,7 @@ def folder_files(options: str, longest: int) -> Files:
         field = "data" if error.field.startswith("--") else error.field
         remedy = "write folder:PATH or folder:PATH,glob=*.md"
         raise InputError(field, error.value, error.problem, remedy) from error
-    return Files(f"folder:{options}", found.names, found.values)
+    return Files(f"folder:{options}", found.names, np.array(found.values))
 
 
 @dataclass(frozen=True, kw_only=True)

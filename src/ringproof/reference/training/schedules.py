@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,7 @@ from ringproof.reference.planning import (
     violations,
 )
 from ringproof.reference.planning.baselines import padded_plan, static_plan
-from ringproof.reference.planning.costs import FloatArray
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.planning.plan import build_plan
 from ringproof.reference.planning.simulate import simulate
 from ringproof.reference.training.options import SCHEDULES
@@ -310,9 +310,9 @@ class MultiplyAdds:
     unit: str = "multiply-adds per rank"
     microbatch_overhead: float = 0.0
 
-    def cost(self, lengths: IntArray, size: int) -> FloatArray:
+    def cost(self, lengths: Any, size: int) -> Any:
         """See ``CostModel``: ``(L * per_token + L * L / 2 * per_pair) / size``."""
-        tokens = lengths.astype(np.float64)
+        tokens = lengths * 1.0
         return tokens * (self.per_token + tokens * (0.5 * self.per_pair)) / size
 
     def group_overhead(self, size: int) -> float:
@@ -391,9 +391,10 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
         groups = [Group(place * size, size, tuple(own)) for place, own in enumerate(held)]
         microbatches.append(Microbatch(tuple(groups)))
     ascending = replace(domain, cp_sizes=tuple(sorted(set(sizes))))
-    makespan = simulate(microbatches, lengths, domain.ranks, model, Goal()).makespan
+    values: list[int] = lengths.tolist()
+    makespan = simulate(microbatches, values, domain.ranks, model, Goal()).makespan
     times = (model.unit, makespan, 0.0)
-    return build_plan(lengths, ascending, microbatches, times=times, started=started)
+    return build_plan(values, ascending, microbatches, times=times, started=started)
 
 
 def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.training import checkpoint
 from ringproof.reference.training.agreement import check_agreement, refuse_together
 from ringproof.reference.training.assembly import Assembly, assembly, sampler_of
