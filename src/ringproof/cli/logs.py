@@ -31,8 +31,14 @@ _Columns = Annotated[
     str | None,
     typer.Option(
         metavar="NAME=COLUMN,...",
-        help="Names in the files, such as step=iter,loss=train/loss. A | separates names of "
-        "which the first that a file has counts.",
+        help="Read quantities under these names, such as step=iter,loss=train/loss. A | separates "
+        "names of which the first that a file has counts.",
+    ),
+]
+_LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format", help="Read both logs as jsonl, megatron or csv, whatever they look like."
     ),
 ]
 
@@ -46,18 +52,19 @@ def groups(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Log files of one run. - is stdin, and gzip is unpacked."
+            metavar="FILE...",
+            help="Log files of one run. A - means standard input; gzip is unpacked.",
         ),
     ],
     expect: Annotated[
         str | None,
-        typer.Option(metavar="VERDICT", help="Expected verdict: hierarchical, flat or none."),
+        typer.Option(metavar="VERDICT", help="Expect this verdict: hierarchical, flat or none."),
     ] = None,
     hcp: Annotated[
         str | None,
         typer.Option(
             metavar="SIZES",
-            help="Expected level sizes of hierarchical CP, inner first, such as 2,4.",
+            help="Expect these level sizes of hierarchical CP, inner first, such as 2,4.",
         ),
     ] = None,
     json_path: JsonOption = "",
@@ -70,7 +77,7 @@ def groups(
     ] = False,
     dynamic: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="Expected CP sizes of Dynamic CP, such as 1,2,4."),
+        typer.Option(metavar="SIZES", help="Expect these CP sizes of Dynamic CP, such as 1,2,4."),
     ] = None,
 ) -> None:
     """Say whether hierarchical, flat or no context parallelism was active in a run."""
@@ -85,8 +92,8 @@ def diagnose(
         list[str],
         typer.Argument(
             metavar="LOG...",
-            help="Logs of one failed or slow run, and dumps of PyTorch's flight recorder. - is "
-            "stdin, and gzip is unpacked.",
+            help="Logs of one failed or slow run, and dumps of PyTorch's flight recorder. A - "
+            "means standard input; gzip is unpacked.",
         ),
     ],
     json_path: JsonOption = "",
@@ -127,24 +134,22 @@ def parity(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="First log: JSON lines, Megatron's text log or CSV. - is stdin."
+            metavar="A",
+            help="The first log: JSON lines, Megatron's text log or CSV. A - means standard input.",
         ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="Log to compare with it. - is stdin.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The log to compare with it.")],
     *,
     tol: Annotated[
         float,
-        typer.Option(metavar="R", help="Largest relative difference to accept. 0 means bitwise."),
+        typer.Option(metavar="R", help="Accept relative differences up to R; 0 means bitwise."),
     ] = 1e-9,
     series: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Quantities to compare. [default: loss,grad_norm]"),
+        typer.Option(metavar="NAMES", help="Compare these quantities. [default: loss,grad_norm]"),
     ] = None,
     columns: _Columns = None,
-    format_name: Annotated[
-        str | None,
-        typer.Option("--log-format", help="jsonl, megatron or csv. [default: recognised]"),
-    ] = None,
+    format_name: _LogFormat = None,
     json_path: JsonOption = "",
     html: Annotated[
         str | None,

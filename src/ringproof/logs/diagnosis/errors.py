@@ -39,12 +39,12 @@ TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
 LINGER = 4  # lines after a traceback, which may say that another one follows from it
-MOST_OPEN = 4096
+MOST_OPEN = 4096  # tracebacks at once, as of ranks that write into one file
 MOST_WEAK = 20_000  # lines of a file that may be an exception without a traceback
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
-MOST_KNOWN = 4096  # lines whose meaning is remembered; longer ones than LONG are not
-LONG = 1000
+MOST_KNOWN = 4096  # lines whose meaning is remembered: a failing run repeats the same few
+LONG = 1000  # bytes; to remember longer lines would take more memory than it saves time
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 _TOKEN = re.compile(
     r"\[default(?P<local>\d{1,6})\]:"

@@ -50,6 +50,7 @@ CONFIGURATION = "configuration"
 
 TEXT_LIMIT = 200
 SAMPLES_PER_GROUP = 3
+# Far above any real run; a log that was made to exhaust the memory ends here.
 MAX_NAMES = 256
 MAX_GROUPS_PER_NAME = 20_000
 MAX_RANK_ENTRIES = 1_000_000

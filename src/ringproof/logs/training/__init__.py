@@ -1,1 +1,5 @@
-"""Two training logs side by side: `log` reads them, `verdict` has the rule, `report` shows them."""
+"""Training logs: `read` one with the readers in `formats`; `compare` two of them.
+
+A comparison is made in steps: `align` the series and find the first difference, say of what `kind`
+it is, and put it into words (`output`). `curves` judges one log by itself.
+"""

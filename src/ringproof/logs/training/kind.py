@@ -34,8 +34,12 @@ from itertools import pairwise
 from ringproof.logs.training.align import AlignedSeries, PairedValues
 
 LEAP = 10.0
+"""Growth of a difference in one step that a jump exceeds; rounding that a training amplifies grows
+by less (checks/logs/test_parity_verdict.py trains networks that do)."""
 LATER_LEAP = 100.0
+"""The same beside a drift, where noise has more steps in which to leap by chance."""
 FLOAT64_LEVEL = 8 * 2.0**-52
+"""Units in the last place by which a sum in another order may differ; likewise for float32."""
 FLOAT32_LEVEL = 8 * 2.0**-23
 CONSTANT_STEPS = 5
 """A ratio that holds this long (or as long as there are steps, at least three) is constant."""
@@ -43,10 +47,10 @@ RECENT_STEPS = 20
 """The last steps before a crossing, to which the rule is applied a second time."""
 PERIOD_KEPT = 0.75
 """Part of the steps of a period that must be beyond the tolerance, at least three of them."""
-_SAMPLE = 4096
-_QUIET_PART = 4
-_CONSTANT_WITHIN = 0.02
-_CONSTANT_FROM = 1e-3
+_SAMPLE = 4096  # values that are looked at, so that a long log costs no more
+_QUIET_PART = 4  # the quietest quarter: a fault that comes and goes leaves at least that
+_CONSTANT_WITHIN = 0.02  # a ratio of token counts is not the same to the digit in each step
+_CONSTANT_FROM = 1e-3  # a ratio nearer to 1 is no wrong normaliser but a difference of numbers
 
 
 class Kind(str, Enum):
