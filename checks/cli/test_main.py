@@ -97,7 +97,7 @@ def test_output_that_cannot_be_written_is_exit_2() -> None:
         streams = {"stdout": full, "stderr": subprocess.PIPE, "capture_output": False}
         done = ringproof("card", "schema", **streams)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: output: cannot be written: No space left")
+    assert done.stderr.startswith("error: output: it cannot be written (No space left")
 
 
 def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:

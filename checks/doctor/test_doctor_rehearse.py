@@ -113,7 +113,7 @@ def product(folder: Path, sign: str) -> None:
     ("words", "said"),
     [
         (("--rehearse", "--line", "dev", *LAUNCH), "needs a checkout"),
-        (("--rehearse", "--upstream", ".", "--fix", *LAUNCH), "is given with --fix"),
+        (("--rehearse", "--upstream", ".", "--fix", *LAUNCH), "does not go with --fix"),
         (
             ("--rehearse", "--upstream", "megatron", "model.context_parallel_size=2"),
             "only a launch can be rehearsed",

@@ -81,7 +81,7 @@ def test_json_says_which_blocks(tmp_path: Path, run) -> None:
     [
         (block("clams"), "SKILL.md:1: 'clams' is not a kind of block"),
         ("<!-- ringproof:end -->\n", "SKILL.md:1: this marker ends a block that nothing began"),
-        ("no block at all\n", "no file has a generated block"),
+        ("no block at all\n", "has a generated block"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, run, text, says) -> None:

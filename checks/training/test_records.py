@@ -115,10 +115,8 @@ def test_other_records_have_lines_of_their_own() -> None:
 
 def test_a_log_without_a_file_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    LogFile.named("", "jsonl", append=False).add("nothing")
+    LogFile("", "jsonl", append=False).add("nothing")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="unknown"):
-        LogFile.named("", "yaml", append=False)
 
 
 SLOTS = 2
@@ -241,7 +239,7 @@ def test_a_record_is_a_line_of_its_own(
 ) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(before)
-    file = LogFile.named(str(path), "jsonl", append=append)
+    file = LogFile(str(path), "jsonl", append=append)
     assert path.read_text() == before  # a run that is refused loses nobody's log
     file.begin()
     file.add("new")
@@ -253,7 +251,7 @@ def test_what_cannot_be_read_can_be_a_log(append: bool) -> None:
     """Such as a named pipe: it has no last line to end."""
     reader, writer = os.pipe()
     try:
-        file = LogFile.named(f"/dev/fd/{writer}", "jsonl", append=append)
+        file = LogFile(f"/dev/fd/{writer}", "jsonl", append=append)
         file.begin()
         file.add("record")
         assert os.read(reader, 100) == b"record\n"
@@ -263,8 +261,10 @@ def test_what_cannot_be_read_can_be_a_log(append: bool) -> None:
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--log: cannot be written: No space left on device"):
-        LogFile.named("/dev/full", "jsonl", append=False).add("record")
+    with pytest.raises(
+        InputError, match=r"--log: .* cannot be written \(No space left on device\)"
+    ):
+        LogFile("/dev/full", "jsonl", append=False).add("record")
 
 
 FULL = """
@@ -272,7 +272,7 @@ import resource, sys
 from ringproof.cli.train_log import LogFile
 from ringproof.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
-file = LogFile.named(sys.argv[1], "jsonl", append=True)
+file = LogFile(sys.argv[1], "jsonl", append=True)
 file.add("x" * 14)
 try:
     file.add("y" * 14)

@@ -98,8 +98,7 @@ def doctor(
     """
     given = [bool(upstream), bool(line), bool(to)]
     if sum(given) > 1:
-        problem = "is given with another choice of the line"
-        raise InputError("--line", line or to, problem, "give one of --upstream, --line and --to")
+        raise InputError("--line", "give only one of --upstream, --line and --to")
     _check_rehearse(rehearse, upstream, fix=fix)
     values = dict(assignment(entry) for entry in sets or ())
     settings = read_settings(words or (), values, ranks=ranks, blackwell=blackwell)
@@ -129,13 +128,13 @@ def _check_rehearse(rehearse: bool, upstream: Sequence[str] | None, *, fix: bool
     if not upstream:
         raise _no_checkout()
     if fix:
-        problem = "is given with --fix"
-        raise InputError("--rehearse", None, problem, "save what --fix prints, and rehearse that")
+        sentence = "--rehearse does not go with --fix; save what --fix prints, and rehearse that"
+        raise InputError("--rehearse", sentence)
 
 
 def _no_checkout() -> InputError:
-    problem = "needs a checkout of Megatron-LM to run"
-    return InputError("--rehearse", None, problem, "give --upstream PATH or git:PATH@REF")
+    sentence = "--rehearse needs a checkout of Megatron-LM; give --upstream PATH or git:PATH@REF"
+    return InputError("--rehearse", sentence)
 
 
 def _rehearsed(
@@ -201,8 +200,8 @@ def _fix(
     sets: Mapping[str, str],
 ) -> None:
     if len(pairs) != 1:
-        problem = "needs to know which upstream will run"
-        raise InputError("--fix", None, problem, "give --upstream SPEC or --line NAME")
+        sentence = "--fix needs the upstream that will run; give --upstream SPEC or --line NAME"
+        raise InputError("--fix", sentence)
     path = Path(words[0]) if len(words) == 1 and Path(words[0]).is_file() else None
     after = pairs[0][1]
     typer.echo(written_again(settings, after.settings, path, sets).rstrip("\n"))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
 import io
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -24,7 +25,7 @@ from typer.core import TyperGroup
 from ringproof import __version__
 from ringproof.cli.places import guard
 from ringproof.cli.termination import Interrupted, termination_as_exit
-from ringproof.errors import InputError, printable
+from ringproof.errors import InputError, printable, shown
 
 CLOSED_PIPE = 141
 """Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
@@ -64,6 +65,9 @@ _KEPT = MappingProxyType(
 """What is there after a command was interrupted; the others write their results at the end."""
 
 
+_TYPES = MappingProxyType({"int": "N", "float": "X", "str": "TEXT", "path": "PATH"})
+
+
 class _Loaded(Mapping[str, Any]):
     """The commands by name; a command's module is imported when the command is asked for."""
 
@@ -95,7 +99,27 @@ def _load(name: str) -> Any:
         holder.command(name, epilog=getattr(module, "EXAMPLE", None))(function)
     command = typer.main.get_group(holder).commands[name]
     guard(command)
+    _name_types(command)
     return command
+
+
+def _name_types(command: Any) -> None:
+    """Let the help of a tree of commands name types as a person does: ``N``, not ``<int range>``.
+
+    An argument's placeholder says its type already.
+    """
+    for part in getattr(command, "commands", {}).values():
+        _name_types(part)
+    for item in command.params:
+        if item.param_type_name == "argument":
+            item.display_type_rich = lambda *, ctx: ""
+        elif not item.metavar:
+            item.display_type_rich = functools.partial(_plain_type, item.display_type_rich)
+
+
+def _plain_type(shown: Callable[..., str], *, ctx: Any) -> str:
+    text = shown(ctx=ctx).strip("<>")
+    return _TYPES.get(text.partition(" ")[0], text)
 
 
 class _Commands(TyperGroup):
@@ -165,8 +189,8 @@ class _Output(io.TextIOWrapper):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # so that exit can flush
             if isinstance(error, BrokenPipeError):
                 sys.exit(CLOSED_PIPE)
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError("output", None, problem, "write to a place that has room") from error
+            sentence = f"it cannot be written ({error.strerror}); write to a place that has room"
+            raise InputError("output", sentence) from error
 
 
 def main() -> None:
@@ -219,7 +243,7 @@ def _explained(error: Exception) -> int:
     from ringproof.cluster import RankFailure
 
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        name = InputError("path", error.filename, "is too long for a file", "name another")
+        name = InputError("path", f"{shown(error.filename)} is too long for a file; name another")
         typer.echo(f"error: {name}", err=True)
         return 2
     if isinstance(error, RankFailure):

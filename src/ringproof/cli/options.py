@@ -121,7 +121,7 @@ def cache_folder(chosen: Path | None) -> Path:
         InputError: The path is empty, which would be the current folder.
     """
     if chosen is not None and not str(chosen).strip("."):
-        raise InputError("--cache", str(chosen), "is the current folder", "name another folder")
+        raise InputError("--cache", f"{shown(chosen)} is the current folder; name another folder")
     return chosen if chosen is not None else default_cache()
 
 

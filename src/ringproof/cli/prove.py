@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from ringproof.cli import options
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_json, write_text
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
@@ -28,6 +28,10 @@ _Out = Annotated[
 _Record = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Write the records also as evidence, DIR/CLASS/SKILL.json."),
+]
+_Html = Annotated[
+    str,
+    typer.Option(metavar="PATH", help="Write the report as a page to this file, too."),
 ]
 _RequireAll = Annotated[
     bool,
@@ -54,6 +58,7 @@ def prove(
     out: _Out = Path("build/prove"),
     record: _Record = None,
     json_path: options.JsonOption = "",
+    html: _Html = "",
     cache: options.CacheOption = None,
     offline: options.OfflineOption = False,
     require_all: _RequireAll = False,
@@ -86,10 +91,12 @@ def prove(
         result = run_proofs(request, console, _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    _write(result, out, record)
+    _write(result, out, record, html)
     if json_path:
         write_json(_summary(result), json_path)
-    print_records(result.records, result.problems, console if json_path == "-" else Console())
+    print_records(
+        result.records, result.problems, console if "-" in (json_path, html) else Console()
+    )
     typer.echo(f"report: {out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
@@ -99,7 +106,7 @@ def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
 
 
-def _write(result: ProveResult, out: Path, record: Path | None) -> None:
+def _write(result: ProveResult, out: Path, record: Path | None, html: str) -> None:
     places = {"--out": out}
     if record is not None:
         places["--record"] = record / result.records[0]["environment"]["class"]
@@ -109,6 +116,8 @@ def _write(result: ProveResult, out: Path, record: Path | None) -> None:
             write_json(one, place / f"{one['skill']}.json", field=option)
     report = render_report(result.records, result.problems, result.stale)
     write_atomically(out / "report.html", report, field="--out")
+    if html:
+        write_text(report, html, field="--html")
 
 
 def _summary(result: ProveResult) -> dict[str, Any]:

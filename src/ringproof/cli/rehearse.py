@@ -29,6 +29,7 @@ EXAMPLE = (
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
 SECONDS_BETWEEN_LINES = 10.0
 STDOUT = "-"
+DTYPES = ("float32", "bfloat16")
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 
 
@@ -86,7 +87,9 @@ def rehearse(
     json_path: options.JsonOption = "",
     html: HtmlOption = "",
     steps: StepsOption = 5,
-    dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(metavar="|".join(DTYPES), help="Precision of the run.")
+    ] = "float32",
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
     out: OutOption = None,
     timeout: Annotated[float, options.seconds("Longest time of a run in seconds.")] = 600,
@@ -104,7 +107,7 @@ def rehearse(
     Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
     """
     require_packages("rehearse")
-    if dtype not in ("float32", "bfloat16"):
+    if dtype not in DTYPES:
         raise InputError("--dtype", f"{shown(dtype)} is unknown; use float32 or bfloat16")
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse

@@ -56,10 +56,10 @@ class Outputs:
 
     def __post_init__(self) -> None:
         if self.sarif_path == "-":
-            raise InputError("--sarif", "-", "is no file", "use --format sarif")
+            raise InputError("--sarif", "--sarif takes a file; to print it, use --format sarif")
         if self.json_path == "-" and self.shown in (Format.SARIF, Format.GITHUB):
-            problem = f"prints JSON where --format {self.shown.value} prints"
-            raise InputError("--json", "-", problem, "name a file, or leave out one of them")
+            sentence = f"--json - does not go with --format {self.shown.value}; name a file"
+            raise InputError("--json", sentence)
 
     def publish(self, report: Report, data: dict[str, Any], details: tuple[str, ...] = ()) -> None:
         """Write and print it; its text form begins with ``details``.

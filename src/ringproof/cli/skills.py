@@ -11,7 +11,7 @@ import typer
 from ringproof.cards import find_cards, load_card, statements
 from ringproof.cli.options import JsonOption, KnowingFolderOption, SkillsArgument
 from ringproof.cli.output import write_result
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name, shown
 from ringproof.files import read_input
 from ringproof.installing import AGENTS, Installation, install, planned, refuse_changed
 from ringproof.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
@@ -72,7 +72,8 @@ def show(
     if not place.is_relative_to((folder / skill).resolve()) or not place.is_file():
         there = (path for path in (folder / skill).rglob("*") if path.is_file())
         files = sorted(path.relative_to(folder / skill).as_posix() for path in there)
-        raise InputError("FILE", file, "is not in the skill", f"choose from: {', '.join(files)}")
+        sentence = f"{shown(file)} is not in the skill; choose from {', '.join(files)}"
+        raise InputError("FILE", sentence)
     typer.echo(_text(place), nl=False)
 
 
@@ -96,7 +97,7 @@ def install_command(
     unless --force is given. Example: ringproof skills install --agent claude --into ../project
     """
     if not into.is_dir():
-        raise InputError("--into", into, "no such folder", "name the folder of the project")
+        raise InputError("--into", f"{shown(into)} is not a folder; name that of the project")
     names = list(find_cards(folder, tuple(skills or ())))
     plans = [
         planned(folder / name, into / place / name) for place in _places(agent) for name in names
@@ -113,9 +114,7 @@ def install_command(
 
 def _places(agents: Sequence[str]) -> list[str]:
     for name in agents:
-        if name not in AGENTS:
-            remedy = f"choose from: {', '.join(AGENTS)}"
-            raise InputError("--agent", name, "is not an agent that is known here", remedy)
+        check_name("--agent", name, AGENTS)
     return list(dict.fromkeys(AGENTS[name] for name in agents))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -90,7 +91,8 @@ def _run(
         InputError: A rank refused its input.
     """
     quiet = options.ranks.json_path == "-"
-    file = LogFile.named(options.log, options.log_format, append=options.run.keeping.resume)
+    place = str(Path(options.log).absolute()) if options.log else ""
+    file = LogFile(place, options.log_format, append=options.run.keeping.resume)
     arguments: dict[str, Any] = {"options": options.run, "file": file, "timeout": options.timeout}
     started: ClusterOptions = options.ranks.cluster(
         options.timeout,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringproof.cluster import RankContext
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.reference.training.records import Record, RunRecord, json_line
 
 if TYPE_CHECKING:
@@ -23,25 +23,17 @@ PROGRESS = "[ringproof train] "
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log of one run: its path (empty for none), and its format, one of :data:`FORMATS`.
+    """A log of one run.
 
-    With ``append``, an earlier part of the same run stays.
+    Attributes:
+        path: Absolute path, since ranks may have another current folder; empty for no log.
+        format: One of `FORMATS`.
+        append: Whether an earlier part of the same run stays.
     """
 
     path: str
     format: str
     append: bool
-
-    @classmethod
-    def named(cls, path: str, kind: str, *, append: bool) -> LogFile:
-        """Return the log of a path, which may be empty.
-
-        Raises:
-            InputError: The format is unknown.
-        """
-        if kind not in FORMATS:
-            raise InputError("--log-format", kind, "unknown", f"use one of {', '.join(FORMATS)}")
-        return cls(str(Path(path).absolute()) if path else "", kind, append)
 
     def begin(self) -> None:
         """Empty the file, or end its last line, before the first step; on one rank."""
@@ -62,8 +54,8 @@ class LogFile:
             with Path(self.path).open("ab", buffering=0) as stream:
                 _write_whole(stream, f"{line}\n".encode())
         except OSError as error:
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError("--log", self.path, problem, "name a place that has room") from error
+            sentence = f"{shown(self.path)} cannot be written ({error.strerror})"
+            raise InputError("--log", f"{sentence}; name a place that has room") from error
 
 
 def _write_whole(stream: FileIO, data: bytes) -> None:

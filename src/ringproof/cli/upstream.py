@@ -13,7 +13,7 @@ from rich.console import Console
 from ringproof.cards import Card, find_cards, load_card
 from ringproof.cli import options
 from ringproof.cli.output import write_result
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.prove.suite import ProveRequest
 from ringproof.upstream.fetching import find_commit
 from ringproof.upstream.releases import Archive, DamagedWheel
@@ -91,8 +91,8 @@ def fetch(
         *others, last = _by_reason(short)
         for line in others:
             typer.echo(f"not fetched: {line}", err=True)
-        remedy = [error.remedy for error in short.values()][-1]
-        raise InputError("upstream", None, f"not fetched: {last}", remedy)
+        remedy = next((error.remedy for error in reversed(short.values()) if error.remedy), "")
+        raise InputError("upstream", "; ".join(filter(None, (f"not fetched: {last}", remedy))))
     commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
     typer.echo(
         f"all there: {len(commits)} commits and {number} wheels, in {options.cache_folder(cache)}"
@@ -179,10 +179,10 @@ def _parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
     found = parse_overrides(entries, option="--from", form=form, remedy=remedy)
     for name, url in found.items():
         if url.startswith("-"):
-            raise InputError("--from", f"{name}={url}", f"is not {form}", remedy)
+            raise InputError("--from", f"{shown(f'{name}={url}')} is not {form}; {remedy}")
         if name not in known and known:
-            problem = "is not a repository of these cards"
-            raise InputError("--from", name, problem, f"choose from: {', '.join(known)}")
+            sentence = f"{shown(name)} is not a repository of these cards"
+            raise InputError("--from", f"{sentence}; choose from {', '.join(known)}")
     return found
 
 
