@@ -7,20 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from jinja2 import PackageLoader, StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
+from ringproof.templates import fill_template
 
 MEMBER = "ringproof.rehearsal.rank.member"
 PORT = 29500
-_TEMPLATES = ImmutableSandboxedEnvironment(
-    loader=PackageLoader("ringproof.rehearsal.smoke"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
 
 
 def environment(pair: Pair, program: PairProgram) -> Mapping[str, str]:
@@ -94,12 +85,13 @@ def render(template: str, pair: Pair, job: Job) -> str:
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
     started = zip(pair.programs, lines(pair, "$endpoint"), strict=True)
-    return _TEMPLATES.get_template(f"{template}.jinja").render(
-        name=f"ringproof-{pair.feature}",
-        feature=pair.feature,
-        job=job,
-        setting=setting,
-        commands=[{"name": program.name, "line": line} for program, line in started],
-        judge=shell(judge),
-        port=PORT,
-    )
+    values = {
+        "name": f"ringproof-{pair.feature}",
+        "feature": pair.feature,
+        "job": job,
+        "setting": setting,
+        "commands": [{"name": program.name, "line": line} for program, line in started],
+        "judge": shell(judge),
+        "port": PORT,
+    }
+    return fill_template("ringproof.rehearsal.smoke", f"{template}.jinja", values)

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from jinja2 import PackageLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
-
+from ringproof.errors import printable
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.pictures import PLOT, picture, plots
 from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal
+from ringproof.templates import fill_template
 
 UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_GROUPS = 4  # of one kind that are named
@@ -24,37 +23,31 @@ def page(rehearsal: Rehearsal) -> str:
 
 
 def lines(rehearsal: Rehearsal) -> Iterator[str]:
-    """Return the lines for a terminal, without line ends."""
-    yield from _rendered("rehearsal.txt.j2", rehearsal).rstrip("\n").split("\n")
+    """Yield the lines for a terminal, without line ends and without what could steer it."""
+    yield from map(printable, _rendered("rehearsal.txt.j2", rehearsal).rstrip("\n").split("\n"))
 
 
 def _rendered(template: str, rehearsal: Rehearsal) -> str:
-    environment = SandboxedEnvironment(
-        loader=PackageLoader("ringproof.rehearsal.verdict"),
-        autoescape=".html" in template,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        numbers=numbers,
-        size=size,
-        relative=lambda value: "not finite" if math.isinf(value) else f"{value:.2g}",
-        number=lambda value: f"{value:.9g}",
-    )
-    return environment.get_template(template).render(
-        rehearsal=rehearsal,
-        code=CODE,
-        other_attention=OTHER_ATTENTION,
-        between_lines=between_lines,
-        kinds_of_groups=kinds_of_groups,
-        layers=layers,
-        picture=picture,
-        plots=plots,
-        plot=PLOT,
-        taken=taken,
-        waiting_lines=waiting_lines,
-    )
+    filters = {
+        "numbers": numbers,
+        "size": size,
+        "relative": lambda value: "not finite" if math.isinf(value) else f"{value:.2g}",
+        "number": lambda value: f"{value:.9g}",
+    }
+    values = {
+        "rehearsal": rehearsal,
+        "code": CODE,
+        "other_attention": OTHER_ATTENTION,
+        "between_lines": between_lines,
+        "kinds_of_groups": kinds_of_groups,
+        "layers": layers,
+        "picture": picture,
+        "plots": plots,
+        "plot": PLOT,
+        "taken": taken,
+        "waiting_lines": waiting_lines,
+    }
+    return fill_template("ringproof.rehearsal.verdict", template, values, filters)
 
 
 def size(number: float) -> str:
