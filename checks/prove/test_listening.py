@@ -103,6 +103,18 @@ def test_what_ran_before_counts_again_for_the_next(core: Path) -> None:
         assert listener.functions(str(core)) == ("core.py:double",)
 
 
+def test_a_folder_that_is_added_later_is_heard(core: Path, tmp_path: Path) -> None:
+    module = importlib.import_module("ringproof_listened.core")
+    listener = Listener()
+    listener.listen(str(tmp_path / "other"))
+    module.double(1)
+    listener.listen(str(core))
+    assert listener.functions(str(core)) == ()
+    module.double(1)
+    listener.close()
+    assert listener.functions(str(core)) == ("core.py:double",)
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring needs no limit")
 def test_a_profile_function_goes_when_all_is_known(
     core: Path, monkeypatch: pytest.MonkeyPatch

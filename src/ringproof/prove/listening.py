@@ -40,10 +40,14 @@ class Listener:
     def listen(self, folder: str) -> None:
         """Listen to another folder, and start with the first."""
         self._found.setdefault(folder.rstrip("/") + "/", {})
-        self._known.clear()
+        self._known.clear()  # they were looked at for other folders
         self._left = MOST
+        monitored = sys.version_info >= (3, 12)
         if self._stop is None:
-            self._stop = self._monitor() if sys.version_info >= (3, 12) else self._profile()
+            self._stop = self._monitor() if monitored else self._profile()
+        if monitored:
+            # Functions that were seen before are off, for this listener as for earlier ones.
+            _monitoring().restart_events()
 
     def close(self) -> None:
         """Stop listening."""
@@ -74,7 +78,7 @@ class Listener:
         return lambda: sys.setprofile(before)
 
     def _monitor(self) -> Any:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+        monitoring = _monitoring()
         tool = next(number for number in _TOOLS if monitoring.get_tool(number) is None)
         starts = monitoring.events.PY_START
 
@@ -84,7 +88,6 @@ class Listener:
         monitoring.use_tool_id(tool, "ringproof")
         monitoring.register_callback(tool, starts, seen)
         monitoring.set_events(tool, starts)
-        monitoring.restart_events()  # an earlier listener has turned off what it had seen
 
         def stop() -> None:
             monitoring.set_events(tool, 0)
@@ -125,6 +128,10 @@ class Listener:
                 return True
             frame = frame.f_back
         return False
+
+
+def _monitoring() -> Any:
+    return sys.monitoring  # type: ignore[attr-defined,unused-ignore]
 
 
 def _in_turn(groups: list[list[str]]) -> Iterator[str]:
