@@ -103,7 +103,7 @@ def test_anchors_with_upstreams_and_sarif(action: Action, tmp_path: Path) -> Non
         tmp_path, only="Run", sarif="out.sarif", upstreams="demo=git:nowhere@main", **given
     )
     assert (refused.code, refused.outputs) == (2, {"sarif": ""})
-    assert "no such folder" in refused.stderr
+    assert "is not a folder" in refused.stderr
     given["arguments"] += "--upstream=demo=dir:."
     assert action.run(tmp_path, only="Run", **given).code == 1
 

@@ -99,7 +99,7 @@ def test_drift_names_the_class_and_what_depends_on_it(scene: Scene) -> None:
 
 REFUSED = [
     (("check", "--upstream", "nobody=dir:."), "is not an upstream of these cards"),
-    (("check", "--upstream", "some/where=git:{git}/refs"), "no readable git repository"),
+    (("check", "--upstream", "some/where=git:{git}/refs"), "is not a readable git repository"),
     (("check", "--upstream", "other/name=git:{git}"), "is not an upstream of these cards"),
     (("check", "--upstream", "lm"), "is not NAME=SPEC"),
     (("check", "nobody"), "no such skill"),

@@ -87,8 +87,8 @@ def test_not_given_is_not_here_and_one_line(tmp_path: Path) -> None:
     with pytest.raises(UpstreamUnavailable) as refused:
         tree.read("third/pkg/a.py")
     assert str(refused.value) == (
-        f"third/pkg/a.py: is in the submodule third, pinned at {pin} of Owner/Inner; "
-        "give it with --upstream Owner/Inner=git:PATH"
+        f"third/pkg/a.py: the file is in the submodule third, pinned at {pin} of Owner/Inner; "
+        "give that with --upstream Owner/Inner=git:PATH"
     )
     assert isinstance(refused.value, InputError), "one line wherever nobody expects it"
 

@@ -175,12 +175,12 @@ def test_a_log_with_arguments(tmp_path):
         ([], "nothing to examine"),
         ([str(REPOSITORY)], str(REPOSITORY)),
         (["missing.sh"], "missing.sh"),
-        (["model.context_parallel_size=many", "--line", "dev"], "is no whole number"),
-        (["model.a=1", "--line", "nowhere"], "is no known line"),
+        (["model.context_parallel_size=many", "--line", "dev"], "is not a whole number"),
+        (["model.a=1", "--line", "nowhere"], "is not a known line"),
         (["model.a=1", "--line", "dev", "--to", "main"], "another choice of the line"),
         (["model.hierarchical_context_parallel_sizes=x", "--line", "dev"], "whole numbers"),
         (["model.context_parallel_size=0", "--line", "dev"], "at least 1"),
-        (["model.a=1", "--upstream", "nowhere"], "--upstream: is no folder"),
+        (["model.a=1", "--upstream", "nowhere"], "--upstream: 'nowhere' is not a folder"),
     ],
 )
 def test_bad_input_is_one_line(words, said):

@@ -108,8 +108,8 @@ def test_a_symbol_that_is_there_twice(scene: Scene, run: Run) -> None:
 UPSTREAMS = {
     "git:{git}@nope": "no ref 'nope'",
     "git:{git}@../x": "is not a branch",
-    "git:{root}/none@main": "no such folder",
-    "git:{root}@main": "no readable git repository",
+    "git:{root}/none@main": "is not a folder",
+    "git:{root}@main": "is not a readable git repository",
     "git:{root}/corrupt@main": "git",
     "pip:demo-upstream==99": "not in the cache",
     "pip:demo-upstream": "names no exact release",

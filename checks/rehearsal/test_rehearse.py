@@ -232,7 +232,7 @@ HERE = ("--upstream", ".")
 BAD_INPUT = MappingProxyType(
     {
         "has no megatron/core": ("--upstream", "/usr"),
-        "no such folder": ("--upstream", "git:/nowhere@dev"),
+        "'/nowhere' is not a folder": ("--upstream", "git:/nowhere@dev"),
         "download the wheel again": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
         "there is no file 'nothing.whl'": (*HERE, "--te", "nothing.whl"),
         "has no transformer_engine": (*HERE, "--te", "."),
@@ -245,7 +245,13 @@ BAD_INPUT = MappingProxyType(
             "context-parallel-size=2",
         ),
         "--against: '/usr' has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
-        "--against: no such folder": (*HERE, "--te", "te", "--against", "git:/nowhere@dev"),
+        "--against: '/nowhere' is not a folder": (
+            *HERE,
+            "--te",
+            "te",
+            "--against",
+            "git:/nowhere@dev",
+        ),
         "--upstream: there is no file": ("--upstream", "nothing.whl"),
         "--upstream: transformer_engine-1-py3-none-any.whl is no": (
             "--upstream",

@@ -200,7 +200,7 @@ def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("absent", "is no folder, wheel or spec"),
+        ("absent", "is not a folder, a wheel or a spec"),
         ("skills", "holds none of NVIDIA/Megatron-LM"),
         ("broken.whl", "is not a readable wheel"),
         ("pip:megatron-core", "names no exact release"),

@@ -166,7 +166,9 @@ def test_commits_that_only_tests_need(made: Demo) -> None:
 def test_an_unknown_commit_does_not_keep_the_others_away(made: Demo) -> None:
     card = made.repository.root / "skills" / "demo" / "card.yaml"
     card.write_text(card.read_text().replace(made.new, "f" * 40))
-    _one_line(made.run("upstream", "fetch"), "has no such commit", "f" * 12, "correct the card")
+    _one_line(
+        made.run("upstream", "fetch"), "there is no such commit", "f" * 12, "correct the card"
+    )
     assert made.here() == [made.old[:12]]
 
 
@@ -175,7 +177,7 @@ def test_an_unknown_commit_does_not_keep_the_others_away(made: Demo) -> None:
     [
         ("git://127.0.0.1:{closed}/demo", ("cannot be reached", "check the network")),
         ("http://user:secret@127.0.0.1:{closed}/demo", ("cannot be reached", "check the network")),
-        ("git://127.0.0.1:{silent}/demo", ("cannot be reached: no answer within 1 s",)),
+        ("git://127.0.0.1:{silent}/demo", ("cannot be reached (no answer within 1 s)",)),
         ("file://{folder}/none", ("cannot be fetched", "name another server")),
     ],
     ids=["refused", "refused-http", "silent", "no-repository"],

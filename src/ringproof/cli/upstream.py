@@ -91,8 +91,7 @@ def fetch(
         *others, last = _by_reason(short)
         for line in others:
             typer.echo(f"not fetched: {line}", err=True)
-        remedy = next((error.remedy for error in reversed(short.values()) if error.remedy), "")
-        raise InputError("upstream", "; ".join(filter(None, (f"not fetched: {last}", remedy))))
+        raise InputError("upstream", f"not fetched: {last}")
     commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
     typer.echo(
         f"all there: {len(commits)} commits and {number} wheels, in {options.cache_folder(cache)}"
@@ -190,7 +189,7 @@ def _by_reason(short: Mapping[str, InputError]) -> tuple[str, ...]:
     """Return one line for each reason why something is missing, with the first of what is."""
     found: dict[str, list[str]] = {}
     for what, error in short.items():
-        found.setdefault(error.problem, []).append(what)
+        found.setdefault(error.sentence, []).append(what)
     return tuple(f"{listed(names)}: {reason}" for reason, names in found.items())
 
 

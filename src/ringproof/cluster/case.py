@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -57,18 +57,21 @@ class ClusterOptions:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise InputError("backend", self.backend, "unknown", f"use one of {BACKENDS}")
+            sentence = f"{shown(self.backend)} is unknown; use one of {', '.join(BACKENDS)}"
+            raise InputError("backend", sentence)
         if self.threads < 1:
-            raise InputError("threads", self.threads, "below 1", "give 1 or more")
+            raise InputError("threads", f"{shown(self.threads)} is less than 1; give 1 or more")
         if self.share_gpus and self.backend == "gloo":
-            raise InputError("share_gpus", True, "gloo uses none", "use nccl or auto")
+            raise InputError("share_gpus", "gloo uses no GPUs; use nccl or auto")
         check_timeout(self.timeout_seconds)
 
 
 def check_timeout(seconds: float) -> None:
     """Raise `InputError` for a limit that is not a positive, finite number of seconds."""
     if not 0 < seconds < math.inf:
-        raise InputError("timeout", seconds, "not a positive number of seconds", "give one")
+        raise InputError(
+            "timeout", f"{shown(seconds)} is not a positive number of seconds; give one"
+        )
 
 
 @dataclass(frozen=True)

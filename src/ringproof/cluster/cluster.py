@@ -25,7 +25,7 @@ from ringproof.cluster.case import (
     check_timeout,
 )
 from ringproof.cluster.watch import CaseWatch, Worker
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.programs import forking
 
 WORKER_MODULE = "ringproof.cluster.worker"
@@ -55,10 +55,12 @@ class Cluster:
         self.options = options or ClusterOptions()
         self.world_size = world_size
         if world_size < 1:
-            raise InputError("nproc", world_size, "a world has at least one rank", "give 1 or more")
+            raise InputError(
+                "nproc", f"{shown(world_size)} is not a number of ranks; give 1 or more"
+            )
         if importlib.util.find_spec("torch") is None:
             raise InputError(
-                "torch", None, "not installed", "run: pip install 'ringproof[reference]'"
+                "torch", "torch is not installed; run: pip install 'ringproof[reference]'"
             )
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ringproof-")
@@ -115,7 +117,8 @@ class Cluster:
         size = self.world_size if world_size is None else world_size
         if not 1 <= size <= self.world_size:
             raise InputError(
-                "world_size", size, f"the cluster has {self.world_size} ranks", "start more"
+                "world_size",
+                f"{size} is not between 1 and the {self.world_size} ranks that there are",
             )
         limit = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
         check_timeout(limit)

@@ -33,7 +33,10 @@ def choose_backend(asked: str, ranks: int, gpus: int, *, share: bool) -> str:
         remedy = "use gloo"
         if gpus:
             remedy = "use gloo or fewer ranks, or let ranks share GPUs (--share-gpus)"
-        raise InputError("backend", asked, f"{ranks} ranks and {gpus} GPUs", remedy)
+        raise InputError(
+            "backend",
+            f"{asked} needs a GPU for each of {ranks} ranks, and there are {gpus}; {remedy}",
+        )
     if asked != "auto":
         return asked
     return "nccl" if enough else "gloo"

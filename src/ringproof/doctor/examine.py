@@ -10,7 +10,7 @@ from ringproof.doctor.facts import Facts
 from ringproof.doctor.lines import Stack
 from ringproof.doctor.rules import RULES, Effect, Rule
 from ringproof.doctor.settings import Settings
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 BAD = (Effect.REFUSED, Effect.WRONG, Effect.FAILS, Effect.IDLE)
@@ -65,9 +65,9 @@ def examine(settings: Settings, stack: Stack) -> Examination:
     facts = Facts(settings, stack.lines, stack.options)
     for name in SIZES:
         if settings.number(name, 1) < 1:
-            problem = "is no size of a group"
+            problem = "is not the size of a group"
             raise InputError(
-                settings.written(name), settings.text(name), problem, "give at least 1"
+                settings.written(name), f"{shown(settings.text(name))} {problem}; give at least 1"
             )
     findings = []
     repairs: dict[str, str | None] = {}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.doctor.settings import FALSE, NOTHING, Settings
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 NAMES = MappingProxyType({
     "num_moe_experts": "num_experts",
@@ -154,7 +154,7 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(str(path), str(error), "is not Python", "correct it") from error
+        raise InputError(str(path), f"the file is not Python ({error}); correct it") from error
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     public = {name: node for name, node in functions.items() if not name.startswith("_")}
     recipes = [
@@ -164,13 +164,13 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     ]
     chosen = sets.get(CHOICE, recipes[0] if len(recipes) == 1 else "")
     if recipes and chosen not in recipes:
-        problem = f"holds {len(recipes)} recipes"
+        found = f"holds {len(recipes)} recipes" + (f" and not {shown(chosen)}" if chosen else "")
         remedy = f"choose one with --set {CHOICE}=NAME, such as {recipes[0]}"
-        raise InputError(str(path), chosen or None, problem, remedy)
+        raise InputError(str(path), f"the file {found}; {remedy}")
     assigned = list(_followed(functions[chosen], functions) if chosen else _assigned(tree))
     if not assigned:
         remedy = "give a recipe that assigns fields, such as cfg.model.context_parallel_size"
-        raise InputError(str(path), None, "sets nothing", remedy)
+        raise InputError(str(path), f"the file sets nothing; {remedy}")
     fields: dict[str, Any] = {}
     notes = []
     for name, value in assigned:

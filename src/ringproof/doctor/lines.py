@@ -9,7 +9,7 @@ from pathlib import Path
 from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards import find_cards, load_card
 from ringproof.cards.card import Card, UpstreamLine
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.launch.options import options_of
 from ringproof.stack.products import MEGATRON, Product
 from ringproof.stack.recognise import recognise
@@ -89,5 +89,7 @@ def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
         return known[name]
     found = next((stack for stack in known.values() if name in stack.lines), None)
     if found is None:
-        raise InputError(option, name, "is no known line", f"take one of {', '.join(known)}")
+        raise InputError(
+            option, f"{shown(name)} is not a known line; take one of {', '.join(known)}"
+        )
     return found

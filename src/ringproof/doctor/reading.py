@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from ringproof.doctor.facts import Facts
 from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, program_of, words_of
 from ringproof.doctor.settings import Settings
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import (
@@ -75,7 +75,7 @@ def read_settings(
     elif overrides:
         settings = of_fields({}, "the overrides")
     else:
-        raise InputError("CONFIG", None, "nothing to examine", REMEDY)
+        raise InputError("CONFIG", f"there is nothing to examine; {REMEDY}")
     if overrides and len(rest) <= 1:
         settings = _with(settings, overrides)
     if ranks is not None:
@@ -154,8 +154,9 @@ def of_script(text: str, path: Path, sets: Mapping[str, str]) -> Settings | None
                                         f"{path.name}:{command.line}"))]  # fmt: skip
     if len(found) > 1 and not (choice.isdigit() and 1 <= int(choice) <= len(found)):
         problem = f"the script starts {len(found)} programs"
+        wrong = f", and {shown(choice)} is not one of their numbers" if choice else ""
         remedy = f"choose one with --set RINGPROOF_LAUNCH=1 to {len(found)}"
-        raise InputError(path.name, choice or None, problem, remedy)
+        raise InputError(path.name, f"{problem}{wrong}; {remedy}")
     return found[int(choice or 1) - 1] if found else None
 
 
@@ -225,7 +226,9 @@ def _with_yaml(settings: Settings, folder: Path) -> Settings:
     path = folder / name
     if not name or not path.is_file():
         problem = "was not found, so that no setting was read; upstream ignores the other options"
-        raise InputError("--yaml-cfg", name or None, problem, "put it there, or examine it alone")
+        raise InputError(
+            "--yaml-cfg", f"{shown(name)} {problem}; put it there, or examine it alone"
+        )
     text = read_input(path, MAX_BYTES, remedy=REMEDY).decode("utf-8", errors="replace")
     found = _of_yaml(path, text, {})
     ignored = f"{settings.source} gives --yaml-cfg {name}; upstream ignores its other options"
@@ -279,10 +282,10 @@ def _inherited(
         data = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, RecursionError, ValueError) as error:
         raise InputError(
-            str(path), str(error).split("\n")[0], "is not YAML", "correct it"
+            str(path), f"the file is not YAML ({str(error).splitlines()[0]}); correct it"
         ) from error
     if not isinstance(data, dict):
-        raise InputError(str(path), None, "holds no settings", REMEDY)
+        raise InputError(str(path), f"the file holds no settings; {REMEDY}")
     parents = data.pop("defaults", None)
     names = parents if isinstance(parents, list) else [parents]
     fields: dict[str, Any] = {}

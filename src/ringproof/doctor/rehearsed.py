@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ringproof.doctor.examine import Examination
 from ringproof.doctor.rules import Effect, Rule
 from ringproof.doctor.settings import Settings
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.launch.reading import Launch
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def launch_of(settings: Settings) -> Launch:
         InputError: They come from no launch of Megatron-LM, or the number of ranks is not known.
     """
     if not settings.script:
-        problem = "is no launch of Megatron-LM, and only a launch can be rehearsed"
+        problem = "is not a launch of Megatron-LM, and only a launch can be rehearsed"
         raise InputError(
-            "--rehearse", settings.source, problem, "give a launch script or -- COMMAND"
+            "--rehearse", f"{shown(settings.source)} {problem}; give a launch script or -- COMMAND"
         )
     if settings.ranks is None:
         problem = "does not say how many ranks there are"
-        raise InputError("--rehearse", settings.source, problem, "give --ranks N")
+        raise InputError("--rehearse", f"{shown(settings.source)} {problem}; give --ranks N")
     return Launch(
         settings.script, settings.arguments, dict(settings.environment or {}), 1, settings.ranks,
         settings.source, settings.notes,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 NOTHING = ("", "none", "null", "None", "~")
 """Texts that stand for a value that is not given."""
@@ -77,7 +77,7 @@ class Settings:
             return default
         text = self.text(name)
         if re.fullmatch(r"[+-]?\d{1,18}", text) is None:
-            raise InputError(self.written(name), text or None, "is no whole number", "give one")
+            raise InputError(self.written(name), f"{shown(text)} is not a whole number; give one")
         return int(text)
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
@@ -86,8 +86,10 @@ class Settings:
             return None
         words = re.split(r"[\s,\[\]()]+", self.text(name).strip("[]() "))
         if any(re.fullmatch(r"\d{1,18}", word) is None for word in words):
-            problem = "is no list of whole numbers"
-            raise InputError(self.written(name), self.text(name), problem, "write it like 2 4")
+            problem = "is not a list of whole numbers"
+            raise InputError(
+                self.written(name), f"{shown(self.text(name))} {problem}; write it like 2 4"
+            )
         return tuple(map(int, words))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 OPTION = re.compile(r"--[A-Za-z]|-[A-Za-z]")
 
@@ -62,7 +62,7 @@ class Flags:
             return default
         if len(values) != 1 or re.fullmatch(r"[+-]?\d+", values[0]) is None:
             given = " ".join(values) or "no value"
-            raise InputError(name, given, "the value is not an integer", "give one integer")
+            raise InputError(name, f"{shown(given)} is not an integer; give one integer")
         return int(values[0])
 
     def with_(self, name: str, *values: str) -> Flags:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.launch.flags import Flags, is_option
 from ringproof.launch.left_out import DROPPED, ENVIRONMENT
@@ -113,15 +113,13 @@ def read_script(
     if not launches:
         where = f" before it exits in line {followed.exit_line}" if followed.exit_line else ""
         remedy = "give one that runs torchrun, srun or python with a training script"
-        raise InputError(path.name, None, f"the script launches no training{where}", remedy)
+        raise InputError(path.name, f"the script launches no training{where}; {remedy}")
     command, found = _chosen(launches, path.name, sets.get(CHOICE))
     if command.condition:
         raise InputError(
             f"{path.name}:{command.line}",
-            None,
-            f"whether this launch runs depends on {command.condition}, which is not known",
-            "set the variables of that condition with --set NAME=VALUE, or give the launch line "
-            "itself after --",
+            f"whether this launch runs depends on {command.condition}, which is not known; set the "
+            "variables of that condition with --set NAME=VALUE, or give the launch itself after --",
         )
     source = f"{path.name}:{command.line}"
     return _launch(found, command.environment, source, followed.notes)
@@ -147,7 +145,7 @@ def read_command(
     if found is None:
         line = " ".join(rest[:6])
         remedy = "give torchrun, python -m torch.distributed.run, srun or python with a script"
-        raise InputError("the command", line or None, "it launches no training", remedy)
+        raise InputError("the command", f"{shown(line)} launches no training; {remedy}")
     return _launch(found, given, "the command", ())
 
 
@@ -166,18 +164,18 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
         data = _strings(reader.compose(read_text(path)))
     except YAMLError as problem:
         text = str(problem).split("\n")[0]
-        raise InputError(str(path), text, "this is not YAML", "correct it") from problem
+        raise InputError(str(path), f"the file is not YAML ({text}); correct it") from problem
     arguments = data.get("MODEL_ARGS") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(arguments, dict):
         remedy = "give a model_config.yaml of upstream's functional tests"
-        raise InputError(str(path), None, "it has no MODEL_ARGS", remedy)
+        raise InputError(str(path), f"the file has no MODEL_ARGS; {remedy}")
     if data.get("MODE", "pretraining") != "pretraining":
         remedy = "give a test whose MODE is pretraining"
-        raise InputError(f"{path.name}: MODE", data["MODE"], "this test does not train", remedy)
+        raise InputError(f"{path.name}: MODE", f"{shown(data['MODE'])} does not train; {remedy}")
     other = next((str(name) for name in arguments if not is_option(str(name))), None)
     if other is not None:
         remedy = "give a test whose MODEL_ARGS are options of a Megatron-LM script"
-        raise InputError(f"{path.name}: MODEL_ARGS", other, "this is not an option", remedy)
+        raise InputError(f"{path.name}: MODEL_ARGS", f"{shown(other)} is not an option; {remedy}")
     given = {"REPEAT": "1", **sets}
     words: list[str] = []
     for name, value in arguments.items():
@@ -201,7 +199,7 @@ def read_text(path: Path, remedy: str = "give a shell script or a model_config.y
     try:
         return read_input(path, MAX_BYTES, remedy=remedy).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(str(path), None, "the file is not text", remedy) from error
+        raise InputError(str(path), f"the file is not text; {remedy}") from error
 
 
 # -- scripts ------------------------------------------------------------------------------------
@@ -259,15 +257,16 @@ def _chosen(
     if choice is not None:
         if not choice.isdigit() or not 1 <= int(choice) <= len(launches):
             remedy = f"give a number from 1 to {len(launches)}"
-            raise InputError(f"--set {CHOICE}", choice, "there is no such launch", remedy)
+            raise InputError(
+                f"--set {CHOICE}", f"{shown(choice)} is not the number of a launch; {remedy}"
+            )
         return launches[int(choice) - 1]
     if len(launches) > 1:
         lines = ", ".join(str(command.line) for command, _ in launches)
         raise InputError(
             source,
-            None,
-            f"the script launches {len(launches)} trainings (lines {lines})",
-            f"choose one with --set {CHOICE}=1 to {len(launches)}",
+            f"the script launches {len(launches)} trainings (lines {lines}); choose one with "
+            f"--set {CHOICE}=1 to {len(launches)}",
         )
     return launches[0]
 
@@ -339,7 +338,7 @@ def _needed(mark: UnknownValue, use: str, source: str) -> InputError:
     remedy = f"give it with --set {name}=VALUE"
     if not mark.name:
         remedy = "write the value into the script"
-    return InputError(source, PRIVATE.sub("", mark.text), problem, remedy)
+    return InputError(source, f"{problem}, which is {shown(PRIVATE.sub('', mark.text))}; {remedy}")
 
 
 # -- upstream's test cases ----------------------------------------------------------------------
@@ -428,7 +427,7 @@ def find(
         following = words[index + 1 :]
         if name in REFUSED and index <= 1 and any(".py" in word for word in following):
             remedy = "give the torchrun line that starts the same ranks"
-            raise InputError(source, name, "this launcher is not known", remedy)
+            raise InputError(source, f"{shown(name)} is a launcher that is not known; {remedy}")
         if name == "env":
             given = {match[1]: match[2] for w in following if (match := ASSIGNED.fullmatch(w))}
             found = find(following, {**environment, **given}, source, slurm)
@@ -475,7 +474,7 @@ def _torchrun(words: Sequence[str], source: str) -> FoundLaunch | None:
         return None
     if module:
         remedy = "give the path of the training script"
-        raise InputError(source, words[index], "a module is launched, not a script", remedy)
+        raise InputError(source, f"{shown(words[index])} is a module, and not a script; {remedy}")
     rest = tuple(words[index:])
     if PYTHON.fullmatch(PurePosixPath(rest[0]).name):  # --no-python python script.py
         rest = rest[1:]
@@ -524,7 +523,7 @@ def _tasks(
     tasks = slurm[1] or environment.get("SLURM_NTASKS_PER_NODE", "")
     if not tasks:
         remedy = "give --set SLURM_NNODES=NUMBER --set SLURM_NTASKS_PER_NODE=NUMBER"
-        raise InputError(source, None, "the number of Slurm's tasks is not known", remedy)
+        raise InputError(source, f"the number of Slurm's tasks is not known; {remedy}")
     return _sized(words, ("--nodes", nodes), ("--ntasks-per-node", tasks), source)
 
 
@@ -536,6 +535,6 @@ def _sized(
         if found := marks(value):
             return FoundLaunch(words, 1, 1, (found[0], name))
         if not value.isdigit() or int(value) < 1:
-            problem = "this is not a number"
-            raise InputError(f"{source}: {name}", value, problem, "give a number")
+            problem = "is not a number"
+            raise InputError(f"{source}: {name}", f"{shown(value)} {problem}; give a number")
     return FoundLaunch(words, int(nodes[1]), int(each[1]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.upstream.gitprogram import Git, first_line
 from ringproof.upstream.sources import FORMS, open_tree
 from ringproof.upstream.tree import (
@@ -112,9 +112,13 @@ def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
         try:
             return WheelTree(path, path.name, "not computed")
         except UpstreamError as error:
-            raise InputError("--upstream", name, str(error), "download it again") from error
-    problem = "is no folder, wheel or spec"
-    raise InputError("--upstream", name, problem, f"name a checkout, a .whl file, or {FORMS}")
+            raise InputError(
+                "--upstream", f"{shown(name)} cannot be used ({error}); download it again"
+            ) from error
+    problem = "is not a folder, a wheel or a spec"
+    raise InputError(
+        "--upstream", f"{shown(name)} {problem}; name a checkout, a .whl file, or {FORMS}"
+    )
 
 
 def _products(name: str, tree: UpstreamTree) -> list[Product]:
@@ -126,7 +130,7 @@ def _products(name: str, tree: UpstreamTree) -> list[Product]:
     if not found:
         problem = "holds none of " + ", ".join(_TRAITS)
         raise InputError(
-            "--upstream", name, problem, "name the root of a checkout or a site-packages"
+            "--upstream", f"{shown(name)} {problem}; name the root of a checkout or a site-packages"
         )
     return found
 
@@ -143,7 +147,7 @@ def _installed() -> Iterator[tuple[str, Product]]:
     packages = [name for name in known if any(importlib.metadata.distributions(name=name))]
     if not packages:
         problem = f"none of {', '.join(known)} is installed in this environment"
-        raise InputError("--upstream", None, problem, "name a checkout or a wheel")
+        raise InputError("--upstream", f"{problem}; name a checkout or a wheel")
     for package in packages:
         for product in _products(package, InstalledTree(package)):
             yield f"installed:{package}", product

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import make_folder, write_atomically
 from ringproof.programs import Ended
 from ringproof.upstream.gitprogram import Git, reason
@@ -104,7 +104,7 @@ def fetched_spec(cache: Path, repo: str, ref: str) -> str:
         return f"git:{folder}@{found[0]}"
     problem = "is the start of several commits" if found else "is not in the cache"
     remedy = "run `ringproof upstream list` to see what is, and `ringproof upstream fetch`"
-    raise InputError("fetched", f"{repo}@{ref}", problem, remedy)
+    raise InputError("fetched", f"{shown(f'{repo}@{ref}')} {problem}; {remedy}")
 
 
 def _named_ref(name: str) -> str:
@@ -131,7 +131,7 @@ def locked(cache: Path, seconds: float) -> Iterator[int]:
         while not _taken(handle):
             if time.monotonic() > end:
                 problem = "another `ringproof upstream fetch` fetches into this folder"
-                raise InputError("--cache", cache, problem, "wait until it ends")
+                raise InputError("--cache", f"{problem}, {shown(cache)}; wait until it ends")
             time.sleep(_PAUSE_SECONDS)
         yield handle
     finally:
@@ -177,8 +177,8 @@ class Repository:
         arguments = ("ls-remote", "--quiet", self.url, name)
         found = self._run(*arguments, seconds=self.patience, what=self.name, apart=True).split()
         if not found and ref != "HEAD":
-            problem = f"has no branch {ref}: {self.name} at {self.url}"
-            raise InputError("upstream", None, problem, "correct the ref in the card")
+            problem = f"{self.name} at {self.url} has no branch {ref}"
+            raise InputError("upstream", f"{problem}; correct the ref in the card")
         return found[0] if found else ""
 
     def fetch(
@@ -223,8 +223,10 @@ class Repository:
             for path in itertools.chain(*leftovers, broken):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         except OSError as error:
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError("--cache", folder, problem, "name a writable folder") from error
+            problem = f"cannot be written ({error.strerror})"
+            raise InputError(
+                "--cache", f"{shown(folder)} {problem}; name a writable folder"
+            ) from error
 
     def _started(self, commit: str) -> InputError | None:
         """Fetch a commit and its folders without its files; return why it cannot be had."""
@@ -250,9 +252,9 @@ class Repository:
         advance(len(files), len(files))
         left = self._missing(commits).intersection(named)
         if left:
-            problem = f"sent all but {len(left)} files: {self.name} from {self.url}"
+            problem = f"{self.url} did not send {len(left)} files of {self.name}"
             remedy = "run it again, or name another server with --from NAME=URL"
-            raise InputError("upstream", None, problem, remedy)
+            raise InputError("upstream", f"{problem}; {remedy}")
 
     def _missing(self, commits: Sequence[str]) -> frozenset[str]:
         """Return the files of commits that are not there."""
@@ -302,12 +304,15 @@ class Repository:
         name = f"{what} from {url}" if what else url
         remedy = "name another server with --from NAME=URL"
         if _FULL.search(ended.log):
-            return InputError("--cache", self.folder, "the disk is full", "free space, and go on")
+            return InputError(
+                "--cache",
+                f"the disk is full (the cache is {shown(self.folder)}); free space, and go on",
+            )
         if ended.code is None or _UNREACHABLE.search(ended.log):
             why = why if ended.code is not None else f"no answer within {seconds:g} s"
-            problem = f"{url} cannot be reached: {why}"
-            return Unreachable("upstream", None, problem, f"check the network, or {remedy}")
+            problem = f"{url} cannot be reached ({why})"
+            return Unreachable("upstream", f"{problem}; check the network, or {remedy}")
         if _UNKNOWN.search(ended.log):
-            problem, remedy = f"has no such commit: {name}", f"correct the card, or {remedy}"
-            return InputError("upstream", None, problem, remedy)
-        return InputError("upstream", None, f"cannot be fetched: {name}: {why}", remedy)
+            problem, remedy = f"there is no such commit: {name}", f"correct the card, or {remedy}"
+            return InputError("upstream", f"{problem}; {remedy}")
+        return InputError("upstream", f"{name} cannot be fetched ({why}); {remedy}")

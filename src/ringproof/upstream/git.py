@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.upstream.gitprogram import BlobReader, Git, first_line, reason
 from ringproof.upstream.tree import (
     MAX_FILE_BYTES,
@@ -85,12 +85,11 @@ class MissingSubmodule(UpstreamUnavailable, InputError):
     """
 
     def __init__(self, path: str, submodule: Submodule) -> None:
-        problem = (
-            f"is in the submodule {submodule.path}, pinned at {submodule.commit} of "
-            f"{submodule.repo}"
+        sentence = (
+            f"the file is in the submodule {submodule.path}, pinned at {submodule.commit} of "
+            f"{submodule.repo}; give that with --upstream {submodule.repo}=git:PATH"
         )
-        remedy = f"give it with --upstream {submodule.repo}=git:PATH"
-        InputError.__init__(self, path, None, problem, remedy)
+        InputError.__init__(self, path, sentence)
 
 
 class GitTree(UpstreamTree):
@@ -183,8 +182,8 @@ class GitTree(UpstreamTree):
             raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> InputError:
-        problem = f"the repository is damaged or incomplete: {why[:200]}"
-        return InputError("git", self._spec, problem, "fetch it again in full")
+        problem = f"is damaged or incomplete ({why[:200]})"
+        return InputError("git", f"{shown(self._spec)} {problem}; fetch it again in full")
 
     def _followed(self, path: str, level: int = 0) -> tuple[GitTree, Location]:
         """Return the tree that has the file of a path, and its place."""
@@ -238,8 +237,11 @@ class GitTree(UpstreamTree):
                 tree = GitTree(source, own.commit, submodules=self._sources, name=own.repo)
             except InputError as error:
                 option = f"--upstream {own.repo}"
-                problem = f"cannot stand in for the submodule {own.path}: {error.problem}"
-                raise InputError(option, source, problem, f"fetch {own.commit} into it") from error
+                why = error.sentence.partition("; ")[0]  # its remedy is for another option
+                problem = f"cannot stand in for the submodule {own.path}: {why}"
+                raise InputError(
+                    option, f"{shown(source)} {problem}; fetch {own.commit} into it"
+                ) from error
             self._inside[own.path] = tree
         return self._inside[own.path]
 
@@ -278,9 +280,9 @@ class GitTree(UpstreamTree):
                 yield own, None
                 continue
             if next(budget, None) is None:
-                problem = f"more than {MAX_LISTED} submodules"
+                problem = f"has more than {MAX_LISTED} submodules"
                 remedy = "give fewer of their repositories"
-                raise InputError("--upstream", self._spec, problem, remedy)
+                raise InputError("--upstream", f"{shown(self._spec)} {problem}; {remedy}")
             yield own, self._open(own, path)
 
 
@@ -296,14 +298,14 @@ def _commit(git: Git, path: Path, ref: str) -> str:
     if found:
         return found
     if "not a git repository" in ended.log:
-        problem = f"no readable git repository: {reason(ended.log)[:200]}"
-        raise InputError("git", path, problem, "name a clone of the upstream")
+        problem = f"is not a readable git repository ({reason(ended.log)[:200]})"
+        raise InputError("git", f"{shown(path)} {problem}; name a clone of the upstream")
     if ended.log or first_line(git, "rev-parse", "--symbolic-full-name", ref):
         why = reason(ended.log) if ended.log else f"{ref!r} names a commit that is missing"
-        problem = f"the repository is damaged or incomplete: {why[:200]}"
-        raise InputError("git", path, problem, "fetch it again in full")
+        problem = f"is damaged or incomplete ({why[:200]})"
+        raise InputError("git", f"{shown(path)} {problem}; fetch it again in full")
     remedy = "name a branch, tag or commit that it has, or fetch it first"
-    raise InputError("git", path, f"no ref {ref!r} in this repository", remedy)
+    raise InputError("git", f"{shown(path)} has no ref {shown(ref)}; {remedy}")
 
 
 def refuse_unused(sources: SubmoduleSources, trees: Iterable[UpstreamTree]) -> None:
@@ -314,7 +316,7 @@ def refuse_unused(sources: SubmoduleSources, trees: Iterable[UpstreamTree]) -> N
         if name.casefold() not in known:
             problem = f"names no ref, and no submodule ({', '.join(sorted(found)) or 'none there'})"
             given = f"{name}=git:{path}"
-            raise InputError("--upstream", given, problem, "write NAME=git:PATH@REF")
+            raise InputError("--upstream", f"{shown(given)} {problem}; write NAME=git:PATH@REF")
 
 
 def submodule_urls(text: str) -> Mapping[str, str]:

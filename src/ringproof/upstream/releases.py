@@ -64,7 +64,7 @@ class DamagedWheel(InputError):
         if failure:
             problem += f"; downloading it again failed: {failure}"
             remedy = "check the network and pip's settings, or remove the wheel"
-        super().__init__("--cache", None, problem, remedy)
+        super().__init__("--cache", f"{problem}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class Release:
                 return archive
             others.add(archive.sha256)
         if not others:
-            problem = "the package index has no such release as a wheel"
+            problem = "the package index has no wheel"
             remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"
-            raise InputError("upstreams", str(self), problem, remedy)
+            raise InputError("upstreams", f"{problem} as {self}; {remedy}")
         hashes = ", ".join(sorted(others))
         raise UpstreamError(f"{self} has SHA-256 {hashes}, not what the card says")
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import cast
 
 from ringproof.cards.card import Card, PackageUpstream, RepositoryUpstream
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.upstream.fetching import FETCHED, fetched_spec, find_commit
 from ringproof.upstream.git import GitTree, SubmoduleSources
 from ringproof.upstream.releases import Release
@@ -59,28 +59,32 @@ def open_tree(
         match = FETCHED.fullmatch(rest)
         if match is None:
             remedy = "write fetched:OWNER/NAME@COMMIT"
-            raise InputError("fetched", spec, "names no commit of a repository", remedy)
+            raise InputError("fetched", f"{shown(spec)} names no commit of a repository; {remedy}")
         name = match["repo"]
         kind, _, rest = fetched_spec(cache, name, match["ref"]).partition(":")
     if kind == "git":
         path, ref = split_git(rest)
         if ref is None:
-            raise InputError("git", spec, "names no ref", "write git:PATH@REF")
+            raise InputError("git", f"{shown(spec)} names no ref; write git:PATH@REF")
         return GitTree(path, ref, submodules=submodules, name=name)
     if kind == "pip":
         match = _PIN.fullmatch(rest)
         if match is None:
-            raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
+            raise InputError(
+                "pip", f"{shown(spec)} names no exact release; write pip:PACKAGE==VERSION"
+            )
         try:
             return Release(match["package"], match["version"]).open(cache, offline=offline)
         except (UpstreamUnavailable, UpstreamError) as error:
             remedy = "check the network or fill the cache"
-            raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error
+            raise InputError(
+                "pip", f"{shown(spec)} cannot be had ({' '.join(str(error).split())}); {remedy}"
+            ) from error
     if kind == "dir" and rest:
         return FolderTree(Path(rest))
     if kind == "installed" and _PACKAGE.fullmatch(rest):
         return InstalledTree(rest)
-    raise InputError("upstream", spec, "is not an upstream", f"write {FORMS}")
+    raise InputError("upstream", f"{shown(spec)} is not an upstream; write {FORMS}")
 
 
 def split_git(text: str) -> tuple[Path, str | None]:
@@ -93,19 +97,21 @@ def split_git(text: str) -> tuple[Path, str | None]:
         InputError: There is no such folder, or the ref is not valid.
     """
     if not text or "\0" in text:
-        raise InputError("git", f"git:{text}", "names no repository", "write git:PATH@REF")
+        raise InputError("git", f"{shown(f'git:{text}')} names no repository; write git:PATH@REF")
     places = [match.start() for match in re.finditer("@", text)]
     for place in places:
         path, ref = Path(text[:place]), text[place + 1 :]
         if place and path.is_dir():
             if _REF.fullmatch(ref) is None:
                 problem = "is not a branch, tag or commit"
-                raise InputError("git", ref, problem, "write it like main, v1.0 or 067f987df")
+                raise InputError(
+                    "git", f"{shown(ref)} {problem}; write it like main, v1.0 or 067f987df"
+                )
             return path, ref
     if Path(text).is_dir():
         return Path(text), None
-    shown = text[: places[-1]] if places else text
-    raise InputError("git", shown, "no such folder", "name a clone or a bare repository")
+    folder = text[: places[-1]] if places else text
+    raise InputError("git", f"{shown(folder)} is not a folder; name a clone or a bare repository")
 
 
 def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
@@ -149,9 +155,9 @@ def parse_overrides(
     for entry in entries:
         name, equals, spec = entry.partition("=")
         if not (name and equals and spec):
-            raise InputError(option, entry, f"is not {form}", remedy)
+            raise InputError(option, f"{shown(entry)} is not {form}; {remedy}")
         if name in found:
-            raise InputError(option, name, "is given twice", "give each name once")
+            raise InputError(option, f"{shown(name)} is given twice; give each name once")
         found[name] = spec
     return MappingProxyType(found)
 
@@ -203,7 +209,7 @@ class UpstreamChoice:
         for name in unknown:
             choices = ", ".join(sorted(known)) or "none there"
             problem = "is not an upstream of these cards"
-            raise InputError("--upstream", name, problem, f"choose from: {choices}")
+            raise InputError("--upstream", f"{shown(name)} {problem}; choose from: {choices}")
 
     def spec(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> str | None:
         """Return the spec that the user gave for an upstream, with its ref, or ``None``."""
@@ -214,7 +220,7 @@ class UpstreamChoice:
             return spec
         path, ref = split_git(spec[len("git:") :])
         if ref is None and upstream.commit is None:
-            raise InputError("--upstream", spec, "names no ref", "write git:PATH@REF")
+            raise InputError("--upstream", f"{shown(spec)} names no ref; write git:PATH@REF")
         return f"git:{path}@{ref or upstream.commit}"
 
     def open(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> UpstreamTree:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_bounded, walk_files
 
 MAX_FILE_BYTES = 16_000_000
@@ -121,7 +121,7 @@ class FolderTree(UpstreamTree):
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise InputError("dir", root, "no such folder", "name the root of a checkout")
+            raise InputError("dir", f"{shown(root)} is not a folder; name the root of a checkout")
         self._root = root.resolve()
         self.origin = f"dir:{self._root.name}"
 
@@ -158,12 +158,14 @@ class InstalledTree(FolderTree):
             distribution = importlib.metadata.distribution(package)
         except (importlib.metadata.PackageNotFoundError, ValueError) as error:
             problem = "is not installed in this environment"
-            raise InputError("installed", package, problem, "install it or use pip:") from error
+            raise InputError(
+                "installed", f"{shown(package)} {problem}; install it or use pip:"
+            ) from error
         files = (file.as_posix() for file in distribution.files or ())
         self._listed = frozenset(file for file in files if not file.startswith(("/", "../")))
         if not any(file.endswith(".py") for file in self._listed):
             problem = "is installed without its files (editable, or no record of them)"
-            raise InputError("installed", package, problem, "name its folder with dir:")
+            raise InputError("installed", f"{shown(package)} {problem}; name its folder with dir:")
         super().__init__(Path(str(distribution.locate_file(""))))
         self.origin = f"installed:{package}=={distribution.version}"
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from ringproof.cards.card import Card, PackageUpstream
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.progress import progress
 from ringproof.upstream.fetching import (
@@ -145,7 +145,7 @@ def _matches(
         if match is not None:
             yield match
         elif line:
-            raise InputError(str(path), line, problem, remedy)
+            raise InputError(str(path), f"{shown(line)} {problem}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class Provision:
                 short.update(self._wheels(wanted.wheels))
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            problem = "the disk is full" if full else f"cannot be written: {error.strerror}"
+            problem = "is on a full disk" if full else f"cannot be written ({error.strerror})"
             remedy = "free space, and go on" if full else "name a writable folder"
-            raise InputError("--cache", self.cache, problem, remedy) from error
+            raise InputError("--cache", f"{shown(self.cache)} {problem}; {remedy}") from error
         return short
 
     def _commits(
@@ -254,7 +254,7 @@ class Provision:
                     mended += [broken] if broken else []
                 else:
                     failed += 1
-                    again = broken and DamagedWheel(broken.path, broken.flaw, error.problem)
+                    again = broken and DamagedWheel(broken.path, broken.flaw, error.sentence)
                     yield wheel.spec, again or error
                 update(done, len(new), failed, wheel.spec)
         for broken in mended:
@@ -269,13 +269,13 @@ class Provision:
         try:
             wheel.fetch(self.cache, offline=False, patience=self.patience, mend=True)
         except UpstreamUnavailable as error:
-            failure = InputError("upstream", None, str(error), remedy)
+            failure = InputError("upstream", f"{error}; {remedy}")
             if INDEX_UNREACHABLE in str(error):
                 self._down["pip"] = failure
             return failure
         except UpstreamError as error:
             correct = "correct the hash where the release is named, or the index"
-            return InputError("upstream", None, str(error), correct)
+            return InputError("upstream", f"{error}; {correct}")
         except InputError as error:
             if error.field == "--cache":
                 raise

@@ -177,7 +177,7 @@ def follow(
     except _Leave as leave:
         exit_line = leave.line
     except RecursionError as problem:
-        raise InputError(source, None, "its functions call themselves", "unroll it") from problem
+        raise InputError(source, "its functions call themselves; unroll it") from problem
     return FollowedScript(tuple(follower.found), tuple(follower.notes), exit_line)
 
 
@@ -296,9 +296,7 @@ class _Follower(Scope):
                 return self._perhaps(node)
             if status == (node.kind == "until") or not self._round(node.bodies[1]):
                 return True
-        raise InputError(
-            f"{self.source}:{node.line}", None, "this loop does not end", "write it out"
-        )
+        raise InputError(f"{self.source}:{node.line}", "this loop does not end; write it out")
 
     def _perhaps(self, loop: Node) -> Status:
         self._alternatives([loop.bodies[-1], ()], f"the loop in line {loop.line}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 TOKEN = re.compile(
     r"""(?P<skipped>[ \t\r]+|\\\r?\n|\#[^\n]*)
@@ -163,7 +163,9 @@ def _tokens(text: str, source: str) -> Iterator[_Token]:
             token = lexer.read()
         except ValueError as problem:
             rest = text[start : start + 40].split("\n")[0]
-            raise InputError(f"{source}:{line}", rest, str(problem), "close it") from problem
+            raise InputError(
+                f"{source}:{line}", f"{problem} in {shown(rest)}; close it"
+            ) from problem
         if token is not None:
             yield token
         lexer.line += text.count("\n", start, lexer.at)
@@ -247,7 +249,7 @@ class _Parser:
     def refuse(self, problem: str, remedy: str) -> InputError:
         """Return the error for what stands next."""
         rest = self.text[:40].split("\n")[0]
-        return InputError(f"{self._source}:{self.token.line}", rest or None, problem, remedy)
+        return InputError(f"{self._source}:{self.token.line}", f"{shown(rest)} {problem}; {remedy}")
 
     def _take(self, *texts: str) -> str:
         """Take the next token, which has to be one of these where some are given."""
