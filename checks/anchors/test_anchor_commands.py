@@ -130,6 +130,6 @@ def test_proofs_of_repository_anchors_run_when_there_is_a_checkout(scene: Scene)
     record = json.dumps(found["says-build"])
     assert scene.pinned in record and os.fspath(scene.repository) not in record
     other = scene.skill.prove("--upstream", f"lm={scene.git('later')}")
-    assert other.returncode == 2 and "and the card speaks of" in other.stderr
+    assert other.returncode == 2 and "and the card names" in other.stderr
     package = scene.skill.prove("--upstream", f"demo={scene.git('main')}")
     assert package.returncode == 2 and "proven from its wheel" in package.stderr
