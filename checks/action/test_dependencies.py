@@ -21,8 +21,6 @@ for path in sorted((root / "ringproof").rglob("*.py")):
         continue
     if ".rehearsal." in name:  # behind `rehearse` and `conform`, which ask for the extra
         continue
-    if ".cli.plan" in name or name.endswith((".train_budget", ".cli.lengths")):
-        continue  # behind `plan` and `train`, which ask for numpy in one line
     importlib.import_module(name)
     print(name)
 """

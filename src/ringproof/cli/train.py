@@ -13,6 +13,7 @@ from ringproof.budget import Machine
 from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
 from ringproof.cli.ranks import RankOptions, check_launched, log_lines
+from ringproof.cli.train_budget import train_estimate
 from ringproof.cli.train_log import FORMATS, PROGRESS, LogFile, on_rank
 from ringproof.cluster import (
     Cluster,
@@ -72,8 +73,6 @@ def train(options: TrainCommand) -> None:
     ranks = options.run.parallel.layout.world_size
     check_launched(world, ranks, "tp x pp x cp x dp", "make them equal")
     if world is None and not options.ranks.force:
-        from ringproof.cli.train_budget import train_estimate  # imports numpy
-
         train_estimate(options.run).check(Machine.here())
     first = world is None or world[0] == 0
     with options.ranks.log(first=first) as stream:
