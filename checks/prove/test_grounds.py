@@ -10,7 +10,7 @@ from ringproof.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.cards.card import Card
 from ringproof.prove.grounds import Grounds
 from ringproof.prove.judging import judge
-from ringproof.prove.results import Ground, ProofState, Result, Verdict
+from ringproof.prove.results import Ground, Judged, ProofState, Verdict
 from ringproof.prove.touches import Evidence, Touch
 
 REPO = "NVIDIA/Megatron-LM"
@@ -40,9 +40,9 @@ RAN_OLD = Touch(True, REPO, "a" * 40)
 RAN_NEW = Touch(True, REPO, "b" * 40)
 
 
-def result(kind: ProofKind, evidence: Evidence, *touches: Touch) -> Result:
+def result(kind: ProofKind, evidence: Evidence, *touches: Touch) -> Judged:
     name = "anchor:place" if kind is ProofKind.ANCHOR else "checks/t.py"
-    return Result(name, ProofState.PASSED, touches=touches, ground=Ground(evidence))
+    return Judged(name, ProofState.PASSED, touches=touches, ground=Ground(evidence))
 
 
 ANCHOR = result(ProofKind.ANCHOR, Evidence.READ)
@@ -69,7 +69,7 @@ OURS = result(ProofKind.PYTEST, Evidence.REFERENCE)
     ],
 )  # fmt: skip
 def test_the_kind_covers_the_whole_scope(
-    lines: tuple[str, ...], proofs: list[Result], evidence: Evidence, verdict: Verdict
+    lines: tuple[str, ...], proofs: list[Judged], evidence: Evidence, verdict: Verdict
 ) -> None:
     named = tuple(Proof(proof.kind, proof.id.removeprefix("anchor:")) for proof in proofs)
     statement = Statement("s", StatementKind.CLAIM, "says", named, lines)

@@ -15,19 +15,19 @@ from ringproof.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.prove import environment as machine
 from ringproof.prove.environment import read_environment
 from ringproof.prove.judging import judge
-from ringproof.prove.results import ProofState, Result, Verdict
+from ringproof.prove.results import Judged, ProofState, Verdict
 from ringproof.prove.suite import SuiteResult
 from ringproof.prove.touches import Evidence
 
 TEST = Proof(ProofKind.PYTEST, "checks/t.py::test_x")
 
 
-def _result(state: ProofState, kind: ProofKind = ProofKind.PYTEST) -> Result:
+def _result(state: ProofState, kind: ProofKind = ProofKind.PYTEST) -> Judged:
     name = TEST.target if kind is ProofKind.PYTEST else f"{kind.value}:x"
-    return Result(name, state, state.value)
+    return Judged(name, state, state.value)
 
 
-def _verdict(*proofs: Result) -> str:
+def _verdict(*proofs: Judged) -> str:
     statement = Statement("s", StatementKind.CLAIM, "says", (TEST,))
     return judge(statement, proofs).outcome
 

@@ -26,7 +26,7 @@ from ringproof.cards import (
     RepositoryUpstream,
 )
 from ringproof.errors import InputError, shown
-from ringproof.prove.results import Ground, ProofState, Result
+from ringproof.prove.results import Ground, Judged, ProofState
 from ringproof.prove.touches import Evidence, Touch, note, watch
 from ringproof.upstream.sources import UpstreamChoice, parse_overrides
 
@@ -49,7 +49,7 @@ class AnchorProver:
         self._choice = choice
         self._resolvers: dict[UpstreamTree, AnchorResolver] = {}
 
-    def prove(self, card: Card, anchor: Anchor) -> Result:
+    def prove(self, card: Card, anchor: Anchor) -> Judged:
         """Look up one anchor and return its result.
 
         Raises:
@@ -57,7 +57,7 @@ class AnchorProver:
                 is another version than the card names.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
-        result = partial(Result, proof.id, sources=anchor_digest(card, anchor))
+        result = partial(Judged, proof.id, sources=anchor_digest(card, anchor))
         try:
             found = self._resolver(anchor.upstream, card).resolve(anchor)
         except UpstreamUnavailable as error:  # or the repository of a submodule was not given

@@ -36,7 +36,7 @@ from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement, StatementKind
 from ringproof.errors import InputError
 from ringproof.prove.environment import Environment
-from ringproof.prove.results import Result, Verdict
+from ringproof.prove.results import Judged, Verdict
 from ringproof.prove.touches import Evidence, Touch
 
 VERSION = 3
@@ -58,7 +58,7 @@ class SkillResult:
     skill: str
     card: Card
     said: tuple[Statement, ...]
-    results: tuple[Result, ...]
+    results: tuple[Judged, ...]
 
     def count(self, verdict: Verdict) -> int:
         """Count the statements with this verdict."""
@@ -81,7 +81,7 @@ class SkillResult:
         return found
 
     @property
-    def proofs(self) -> dict[str, Result]:
+    def proofs(self) -> dict[str, Judged]:
         """Return the distinct proofs by id, without ``unproven`` declarations."""
         proofs = (proof for result in self.results for proof in result.parts)
         return {proof.id: proof for proof in proofs if proof.kind is not ProofKind.UNPROVEN}
@@ -127,7 +127,7 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _claim(statement: Statement, result: Result) -> dict[str, Any]:
+def _claim(statement: Statement, result: Judged) -> dict[str, Any]:
     ground = result.ground
     return {
         "id": statement.id,
@@ -144,7 +144,7 @@ def _claim(statement: Statement, result: Result) -> dict[str, Any]:
     }
 
 
-def _proof(proof: Result) -> dict[str, Any]:
+def _proof(proof: Judged) -> dict[str, Any]:
     evidence = proof.ground.evidence
     return {
         "id": proof.id,
@@ -161,7 +161,7 @@ def _proof(proof: Result) -> dict[str, Any]:
     }
 
 
-def _recorded(proof: Result) -> dict[str, Any]:
+def _recorded(proof: Judged) -> dict[str, Any]:
     """Return the range of each number that the tests recorded, and each text once, by name."""
     values: dict[str, list[float | int | str]] = {}
     for result in (proof, *(test for test in proof.parts if test.executed)):

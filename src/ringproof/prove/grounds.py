@@ -10,7 +10,7 @@ from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards.card import Card, PackageUpstream
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement
-from ringproof.prove.results import Ground, Result
+from ringproof.prove.results import Ground, Judged
 from ringproof.prove.touches import Evidence, Touch
 from ringproof.stack.recognise import recognise
 from ringproof.upstream.tree import FolderTree
@@ -25,7 +25,7 @@ class Grounds:
         self._card = card
         self._lines: dict[Touch, frozenset[str]] = {}
 
-    def of(self, statement: Statement, proofs: Sequence[Result]) -> Ground:
+    def of(self, statement: Statement, proofs: Sequence[Judged]) -> Ground:
         """Return the ground of a statement.
 
         A line without an upstream at hand cannot be covered by anything and is left out. A
@@ -57,7 +57,7 @@ class Grounds:
             tuple(name for name in scope if name in wanted - covered),
         )
 
-    def _touched(self, proofs: Sequence[Result], *, executed: bool) -> frozenset[str]:
+    def _touched(self, proofs: Sequence[Judged], *, executed: bool) -> frozenset[str]:
         touches = {touch for proof in proofs for touch in proof.touches}
         return frozenset(
             line for touch in touches if touch.executed is executed for line in self._line(touch)
@@ -84,7 +84,7 @@ class Grounds:
                 if line.repo == touch.repo and known == touch.name:
                     yield line.id
 
-    def _anchored(self, proofs: Sequence[Result]) -> Iterator[str]:
+    def _anchored(self, proofs: Sequence[Judged]) -> Iterator[str]:
         homes = {anchor.id: anchor.upstream for anchor in self._card.anchors}
         for proof in proofs:
             if proof.kind is ProofKind.ANCHOR:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement
-from ringproof.prove.results import NO_GROUND, Ground, ProofState, Result, Verdict
+from ringproof.prove.results import NO_GROUND, Ground, Judged, ProofState, Verdict
 from ringproof.prove.touches import Evidence, merged
 
 LEFT_OUT = "left out of the quick run"
@@ -25,8 +25,8 @@ _REFUTING = (ProofState.FAILED, ProofState.MISSING)
 
 
 def judge_proof(
-    proof_id: str, tests: Sequence[Result], *, own: Evidence, sources: str | None = None
-) -> Result:
+    proof_id: str, tests: Sequence[Judged], *, own: Evidence, sources: str | None = None
+) -> Judged:
     """Judge a pytest node id by all the tests that it names, of which there is one at least.
 
     Args:
@@ -38,7 +38,7 @@ def judge_proof(
         ran = any(touch.executed for touch in touches)
         evidence = Evidence.UPSTREAM if ran else Evidence.READ
     outcomes = {test.outcome for test in tests}
-    return Result(
+    return Judged(
         proof_id,
         next(state for state in TEST_STATES if state in outcomes),
         _test_detail(tests),
@@ -49,7 +49,7 @@ def judge_proof(
     )
 
 
-def _test_detail(tests: Sequence[Result]) -> str:
+def _test_detail(tests: Sequence[Judged]) -> str:
     failed, not_run, passed, skipped, left_out = (
         [test for test in tests if test.outcome is state] for state in TEST_STATES
     )
@@ -67,7 +67,7 @@ def _test_detail(tests: Sequence[Result]) -> str:
     return "; ".join(parts)
 
 
-def judge(statement: Statement, proofs: tuple[Result, ...], ground: Ground = NO_GROUND) -> Result:
+def judge(statement: Statement, proofs: tuple[Judged, ...], ground: Ground = NO_GROUND) -> Judged:
     """Judge a statement by its proofs.
 
     It is refuted if any proof failed or does not exist, and proven only if all of them ran and
@@ -77,16 +77,16 @@ def judge(statement: Statement, proofs: tuple[Result, ...], ground: Ground = NO_
     bad = [proof for proof in proofs if proof.outcome in _REFUTING]
     if bad:
         reason = "; ".join(_telling_line(proof) for proof in bad)
-        return Result(statement.id, Verdict.REFUTED, reason, parts=proofs)
+        return Judged(statement.id, Verdict.REFUTED, reason, parts=proofs)
     if any(proof.outcome is ProofState.DECLARED for proof in proofs):
         reason = "; ".join(proof.detail for proof in proofs)
-        return Result(statement.id, Verdict.UNPROVEN, reason, parts=proofs)
+        return Judged(statement.id, Verdict.UNPROVEN, reason, parts=proofs)
     tests = [proof for proof in proofs if proof.kind is ProofKind.PYTEST]
     passed = [proof for proof in tests or proofs if proof.passed]
     cut_off = any(proof.outcome is ProofState.NOT_RUN for proof in proofs)
     open_points = "; ".join(dict.fromkeys(proof.detail for proof in proofs if proof.detail))
     if not passed or cut_off:
-        return Result(statement.id, Verdict.NOT_HERE, open_points, parts=proofs)
+        return Judged(statement.id, Verdict.NOT_HERE, open_points, parts=proofs)
     verdict = Verdict.PROVEN if all(proof.complete for proof in proofs) else Verdict.PARTLY
     if verdict is Verdict.PROVEN and statement.lines:
         if ground.evidence in (Evidence.REFERENCE, Evidence.DERIVED):
@@ -94,10 +94,10 @@ def judge(statement: Statement, proofs: tuple[Result, ...], ground: Ground = NO_
         elif ground.uncovered:
             verdict = Verdict.PARTLY
             open_points = f"nothing ran or was read on {', '.join(ground.uncovered)}"
-    return Result(statement.id, verdict, open_points, parts=proofs, ground=ground)
+    return Judged(statement.id, verdict, open_points, parts=proofs, ground=ground)
 
 
-def _telling_line(proof: Result) -> str:
+def _telling_line(proof: Judged) -> str:
     """Return the proof and its most informative line. pytest marks the exception with ``E``."""
     lines = [line.strip() for line in proof.detail.splitlines() if line.strip()]
     raised = [line[2:].strip() for line in lines if line.startswith("E ")]

@@ -35,7 +35,7 @@ from ringproof.prove.evidence import (
 )
 from ringproof.prove.grounds import Grounds
 from ringproof.prove.judging import judge
-from ringproof.prove.results import ProofState, Result, Verdict
+from ringproof.prove.results import Judged, ProofState, Verdict
 from ringproof.prove.suite import ProveRequest, SuiteResult, run_suite
 from ringproof.prove.touches import Evidence
 from ringproof.upstream.sources import UpstreamChoice
@@ -117,14 +117,14 @@ def _exists(root: Path, proof: Proof) -> bool:
 
 def _prove_anchors(
     request: ProveRequest, cards: Mapping[str, Card], console: Console
-) -> Mapping[str, dict[str, Result]]:
+) -> Mapping[str, dict[str, Judged]]:
     """Look up all anchors, and return the results by skill and proof id."""
     choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
     choice.refuse_unknown(cards.values())
     prover = AnchorProver(choice)
     anchors = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
     failed = 0
-    found: dict[str, dict[str, Result]] = {skill: {} for skill in cards}
+    found: dict[str, dict[str, Judged]] = {skill: {} for skill in cards}
     with progress(console, "anchors", len(anchors)) as update:
         for done, (skill, anchor) in enumerate(anchors):
             update(done, len(anchors), failed, f"{anchor.upstream}: {anchor.path}")
@@ -145,19 +145,19 @@ def _longest_first(
     return tuple(sorted(proofs, key=lambda proof: (-seconds[proof.file], proof.file)))
 
 
-def _outcome(proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone: bool) -> Result:
+def _outcome(proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone: bool) -> Judged:
     """Return the result of a proof that is not an anchor.
 
     A checkout that has a folder of the named tests and lacks the file of one has a wrong card.
     Skills that were installed or copied ``alone`` have none of these folders.
     """
     if proof.kind is not ProofKind.PYTEST:
-        return Result(proof.id, ProofState.DECLARED, proof.target)
+        return Judged(proof.id, ProofState.DECLARED, proof.target)
     sources = closure.files(proof.file)
     if not sources and alone:
-        return Result(proof.id, ProofState.UNAVAILABLE, NO_TESTS)
+        return Judged(proof.id, ProofState.UNAVAILABLE, NO_TESTS)
     if not sources:
-        return Result(proof.id, ProofState.MISSING, f"no file {proof.file}")
+        return Judged(proof.id, ProofState.MISSING, f"no file {proof.file}")
     # The kind of a test that touches no upstream code follows from what its file imports.
     ran = any(name.startswith(_REFERENCE) for name in sources)
     own = Evidence.REFERENCE if ran else Evidence.DERIVED
@@ -165,7 +165,7 @@ def _outcome(proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone:
 
 
 def _judged(
-    skill: str, card: Card, said: Sequence[Statement], outcomes: Mapping[str, Result]
+    skill: str, card: Card, said: Sequence[Statement], outcomes: Mapping[str, Judged]
 ) -> SkillResult:
     grounds = Grounds(card)
     judged = []

@@ -72,8 +72,8 @@ NO_GROUND = Ground()
 
 
 @dataclass(frozen=True)
-class Result:
-    """Result of a test, of a proof, or of a statement.
+class Judged:
+    """What became of a test, of a proof, or of a statement.
 
     Attributes:
         id: Node id of the test, the proof as the card spells it, or the id of the statement.
@@ -92,7 +92,7 @@ class Result:
     outcome: ProofState | Verdict
     detail: str = ""
     seconds: float = 0.0
-    parts: tuple[Result, ...] = ()
+    parts: tuple[Judged, ...] = ()
     properties: tuple[tuple[str, float | int | str], ...] = ()
     touches: tuple[Touch, ...] = ()
     sources: str | None = None

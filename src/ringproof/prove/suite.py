@@ -24,7 +24,7 @@ from ringproof.programs import Process, TimeLimit, python, started, variables
 from ringproof.progress import Update, progress
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.prove.judging import LEFT_OUT, judge_proof
-from ringproof.prove.results import ProofState, Result
+from ringproof.prove.results import Judged, ProofState
 from ringproof.prove.touches import Evidence, Touch
 from ringproof.upstream.sources import absolute_spec
 
@@ -43,7 +43,7 @@ class SuiteResult:
         incomplete: Why some selected tests were not run; empty if all were.
     """
 
-    tests: dict[str, Result] = field(default_factory=dict)
+    tests: dict[str, Judged] = field(default_factory=dict)
     problems: dict[str, tuple[ProofState, str]] = field(default_factory=dict)
     incomplete: str = ""
     _selected: tuple[str, ...] | None = None
@@ -52,7 +52,7 @@ class SuiteResult:
     _ended: bool = False
     _partial: str = ""
 
-    def result(self, proof: Proof, *, own: Evidence, sources: str | None = None) -> Result:
+    def result(self, proof: Proof, *, own: Evidence, sources: str | None = None) -> Judged:
         """Return the result of a proof that names tests; see `judge_proof`."""
         tests = [test for test in self.tests.values() if covers(proof.target, test.id)]
         if tests:
@@ -65,7 +65,7 @@ class SuiteResult:
             if name == proof.file or proof.target.startswith((f"{name}::", f"{name}/")):
                 outcome, detail = problem
                 break
-        return Result(proof.id, outcome, detail, sources=sources)
+        return Judged(proof.id, outcome, detail, sources=sources)
 
     def read(self, stream: TextIO, update: Update) -> None:
         """Read the lines that were written since the last call, and update the progress."""
@@ -89,11 +89,11 @@ class SuiteResult:
             self.problems[event["id"]] = (ProofState(event["outcome"]), event["detail"])
         elif kind == "start":
             self._current = event["id"]
-            self.tests[event["id"]] = Result(event["id"], ProofState.PASSED)
+            self.tests[event["id"]] = Judged(event["id"], ProofState.PASSED)
         elif kind == "phase":
             self.tests[event["id"]] = _after_phase(self.tests.get(event["id"]), event)
         elif kind == "finish":
-            self.tests.setdefault(event["id"], Result(event["id"], ProofState.PASSED))
+            self.tests.setdefault(event["id"], Judged(event["id"], ProofState.PASSED))
             self._finished.add(event["id"])
         elif kind == "end":
             self._ended = True
@@ -110,14 +110,14 @@ class SuiteResult:
             self.tests[name] = replace(self.tests[name], outcome=ProofState.FAILED, detail=detail)
         not_started = [name for name in self._selected or () if name not in self.tests]
         for name in not_started:
-            self.tests[name] = Result(name, ProofState.NOT_RUN, how)
+            self.tests[name] = Judged(name, ProofState.NOT_RUN, how)
         whole = self._selected is not None and self._ended and not died and not not_started
         self.incomplete = "" if whole else how
 
 
-def _after_phase(test: Result | None, event: Mapping[str, Any]) -> Result:
+def _after_phase(test: Judged | None, event: Mapping[str, Any]) -> Judged:
     """Return the result of a test after its set-up, call or tear-down."""
-    test = test or Result(event["id"], ProofState.PASSED)
+    test = test or Judged(event["id"], ProofState.PASSED)
     test = replace(
         test,
         seconds=test.seconds + event["seconds"],
