@@ -1,21 +1,16 @@
-"""The benchmarks of the planner: the prediction of the published table, and the fuzz."""
+"""The benchmark that predicts the published table."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.planner import fuzz
 from benchmarks.planner.example_setup import TABLE, as_microbatches, batches, domain, drawn, padded
-from ringproof.reference.planning import Plan
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "planner"
 RESULT = json.loads((FOLDER / "results" / "published.json").read_text(encoding="utf-8"))
@@ -94,33 +89,3 @@ def test_upstreams_groups_lie_side_by_side():
     (found,) = as_microbatches([[(4, (0,)), (2, (1, 2)), (2, (3,))]])
     assert [(group.first_rank, group.size) for group in found.groups] == [(0, 4), (4, 2), (6, 2)]
     assert found.groups[1].sequences == (1, 2)
-
-
-def test_a_broken_planner_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a plan that forgets its last microbatch."""
-    original = fuzz.make_plan
-
-    def forgets(*arguments: Any) -> Plan:
-        plan = original(*arguments)
-        object.__setattr__(plan, "microbatches", plan.microbatches[:-1])
-        return plan
-
-    monkeypatch.setattr(fuzz, "make_plan", forgets)
-    assert all(fuzz.examine(seed)[0] for seed in range(5))
-
-
-def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(*arguments: object) -> Plan:
-        raise ZeroDivisionError("here")
-
-    monkeypatch.setattr(fuzz, "make_plan", crashes)
-    assert fuzz.examine(7)[0] == ["seed 7: ZeroDivisionError: here"]
-
-
-def test_the_record_says_what_was_planned(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    command = [sys.executable, "-m", "benchmarks.planner.fuzz", "--batches", "30", "--json"]
-    subprocess.run([*command, str(path)], check=True, cwd=FOLDER.parents[1])
-    record = json.loads(path.read_text())
-    assert (record["batches"], record["problem_count"]) == (30, 0)
-    assert record["slowest_seed"] in range(30)
