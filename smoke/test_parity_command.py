@@ -84,7 +84,7 @@ def test_a_log_starts_anew(tmp_path: Path) -> None:
         (["--seq-len", "200000"], "--seq-len"),
         (["--rank-log", "/nonexistent/folder/log"], "--rank-log"),
         (["--json", "/nonexistent/folder/out.json"], "--json"),
-        (["--backend", "smoke"], "backend"),
+        (["--backend", "smoke"], "--backend"),
         (["--timeout", "nan"], "--timeout"),
         (["--seed", str(2**70)], "--seed"),
         (["--kv-replication", "2"], "--kv-replication"),
