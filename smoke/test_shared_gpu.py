@@ -88,15 +88,17 @@ def test_the_backend(asked: str, ranks: int, gpus: int, share: bool, chosen: str
 
 
 def test_without_sharing_the_refusal_names_it() -> None:
-    with pytest.raises(InputError, match=r"2 ranks and 1 GPUs .*share GPUs \(--share-gpus\)"):
+    with pytest.raises(
+        InputError, match=r"2 ranks, and there are 1; .*share GPUs \(--share-gpus\)"
+    ):
         choose_backend("nccl", 2, 1, share=False)
 
 
 @pytest.mark.parametrize("share", [False, True])
 def test_there_is_nothing_to_share_without_a_gpu(share: bool) -> None:
-    with pytest.raises(InputError, match=r"2 ranks and 0 GPUs .*use gloo$"):
+    with pytest.raises(InputError, match=r"GPU for each of 2 ranks, and there are 0; use gloo$"):
         choose_backend("nccl", 2, 0, share=share)
-    with pytest.raises(InputError, match=r"share_gpus: gloo uses none"):
+    with pytest.raises(InputError, match=r"share_gpus: gloo uses no GPUs"):
         ClusterOptions(backend="gloo", share_gpus=True)
 
 
@@ -205,7 +207,7 @@ def test_a_cluster_without_a_gpu_refuses() -> None:
     options = ClusterOptions(backend="nccl", share_gpus=True, log_sink=drop)
     with (
         Cluster(2, options) as ranks,
-        pytest.raises(InputError, match=r"2 ranks and 0 GPUs .*use gloo$"),
+        pytest.raises(InputError, match=r"GPU for each of 2 ranks, and there are 0; use gloo$"),
     ):
         ranks.run(place)
 
