@@ -19,9 +19,13 @@ def attend(cluster: Cluster, world: int = 4, **arguments: Any) -> list[dict[str,
 
 
 def test_ulysses_needs_divisible_heads(cluster: Cluster) -> None:
-    with pytest.raises(InputError, match=r"^heads: .*4 ranks needs a multiple of 4 \(got 6\)"):
+    with pytest.raises(
+        InputError, match=r"^heads: 6 heads cannot be divided by an all-to-all over 4 ranks"
+    ):
         attend(cluster, comm_type="a2a", heads=6, kv_heads=2)
-    with pytest.raises(InputError, match=r"^kv_heads: .*4 ranks needs a multiple of 4 \(got 2\)"):
+    with pytest.raises(
+        InputError, match=r"^kv_heads: 2 heads cannot be divided by an all-to-all over 4"
+    ):
         attend(cluster, comm_type="a2a", kv_heads=2)
     assert attend(cluster, comm_type="a2a")
 
@@ -41,7 +45,7 @@ def test_hierarchical_needs_only_level_zero_heads(cluster: Cluster) -> None:
 
 
 def test_zigzag_needs_divisible_sequence(cluster: Cluster) -> None:
-    with pytest.raises(InputError, match=r"seq_len: zigzag over 4 CP ranks .* multiple of 8"):
+    with pytest.raises(InputError, match=r"seq_len: .* zigzag over 4 CP ranks; .* multiple of 8"):
         attend(cluster, comm_type="p2p", rows=7)
     assert attend(cluster, comm_type="p2p", rows=7, partition="contiguous")
 
@@ -54,7 +58,7 @@ def test_a_missing_group_is_refused(cluster: Cluster, comm_type: str) -> None:
 
 
 def test_levels_of_different_hierarchies_are_refused(cluster: Cluster) -> None:
-    with pytest.raises(InputError, match="group: the levels share 4 ranks instead of one"):
+    with pytest.raises(InputError, match=r"group: the levels .* share 4 ranks instead of one"):
         attend(cluster, comm_type="a2a+p2p", group="same")
 
 
@@ -76,10 +80,10 @@ def test_two_levels_are_two_groups(cluster: Cluster, group: str) -> None:
         ({"comm_type": "banana"}, "comm_type: 'banana' is unknown"),
         ({"comm_type": "p2p", "kernel": "cudnn"}, "kernel: 'cudnn' is unknown"),
         ({"comm_type": "p2p", "partition": "stripes"}, "partition: 'stripes' is unknown"),
-        ({"comm_type": "p2p", "heads": 8, "kv_heads": 3}, "kv_heads: does not divide 8"),
-        ({"comm_type": "p2p", "kv_replication": 0}, "kv_replication: below 1"),
-        ({"comm_type": "p2p", "kv_replication": 2}, "kv_replication: .*without an all-to-all"),
-        ({"comm_type": "p2p", "rows": 0}, "q, k, v: not \\[batch, sequence"),
+        ({"comm_type": "p2p", "heads": 8, "kv_heads": 3}, "kv_heads: 3 does not divide 8"),
+        ({"comm_type": "p2p", "kv_replication": 0}, "kv_replication: 0 is less than 1"),
+        ({"comm_type": "p2p", "kv_replication": 2}, "kv_replication: .*there is no all-to-all"),
+        ({"comm_type": "p2p", "rows": 0}, "q, k, v: .* not all \\[batch, sequence"),
     ],
 )
 def test_unknown_names_and_shapes_are_refused(

@@ -25,7 +25,6 @@ from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
-from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions
@@ -258,13 +257,7 @@ def test_a_reset_gives_the_memory_back(spread: Spread, ranks: Ranks) -> None:
 
 def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
     """Train where no tensor of the host may meet one of a GPU; graphs are the tape's."""
-    reserve = TapePool.reserve
-
-    def reserve_on_gpu(pool: TapePool, size: int) -> int:
-        gpu.labels.hold(pool.scratch)
-        return reserve(pool, size)
-
-    with mock.patch.object(TapePool, "reserve", reserve_on_gpu), PretendedGpu() as gpu:
+    with PretendedGpu():
         return trained(replace(rank, device=GPU), options=options, backend=TapeBackend())
 
 

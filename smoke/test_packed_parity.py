@@ -109,11 +109,15 @@ def test_the_proof_notices_a_wrong_pack(cluster: Cluster, comm_type: str) -> Non
 @pytest.mark.parametrize(
     ("shape", "packed", "named"),
     [
-        ((4, 2, 8), pack([8]), r"packed: q has 4 on each of 4 ranks .*8 rows"),
-        ((4, 2, 8), pack([16, 8]), "packed: q has 4"),
-        ((2, 2, 8), pack([4, 4]), "cu_seqlens_padded: zigzag over 4 CP ranks .* in entry 0"),
-        ((1, 2, 2, 8), pack([8]), r"q, k, v: not \[rows, heads, width\]"),
-        ((2, 2, 8), None, r"q, k, v: not \[batch, sequence, heads, width\]"),
+        ((4, 2, 8), pack([8]), "packed: the pack has 8 rows, and q has 4 on each of 4 ranks"),
+        ((4, 2, 8), pack([16, 8]), "packed: .* q has 4"),
+        (
+            (2, 2, 8),
+            pack([4, 4]),
+            "cu_seqlens_padded: .* of entry 0 cannot be divided zigzag over 4",
+        ),
+        ((1, 2, 2, 8), pack([8]), r"q, k, v: .* not all \[rows, heads, width\]"),
+        ((2, 2, 8), None, r"q, k, v: .* not all \[batch, sequence, heads, width\]"),
     ],
 )
 def test_a_pack_that_is_not_the_tensors_is_refused(

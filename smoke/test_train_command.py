@@ -110,7 +110,7 @@ def test_a_run_that_diverges_stops_and_keeps_the_last_sound_checkpoint(
     log, kept = tmp_path / "run.jsonl", tmp_path / "kept"
     saving = ("--save", str(kept), "--save-every", "1", "--log", str(log))
     lost = ("--dtype", "float32", "--learning-rate", "1e6", "--steps", "9")
-    assert "no finite number in step" in train.refusal("--dp", "2", *lost, *saving)
+    assert "is not a finite number (step" in train.refusal("--dp", "2", *lost, *saving)
     last = steps(log)[-1]  # the step is reported, and is not kept
     assert not math.isfinite(last["loss"] + last["grad_norm"])
     assert (kept / "latest").read_text() == f"step-{last['step'] - 1:06}\n"
@@ -224,38 +224,38 @@ def test_a_folder_with_checkpoints_is_not_begun_in(train: Command, tmp_path: Pat
     assert (code, errors) == (0, "")
     assert "already" not in output
     before = sorted(kept.rglob("*"))
-    assert f"--save: has checkpoints of a run (got {kept}); go on with --resume" in (
+    assert f"--save: '{kept}' has checkpoints of a run; go on with --resume" in (
         train.refusal(*save)
     )
     code, output, errors = train(*save, "--resume")
     assert (code, output) == (0, "already at step 1 of 1: nothing to do\n"), errors
     assert train.refusal(*save, "--resume", "--steps", "2") == (
-        "--steps: the checkpoint in kept was saved with 1, and the learning rate of the steps done "
-        "depends on it (got 2); resume with the same, or begin anew in another folder"
+        "--steps: the checkpoint in kept was saved with 1, on which the learning rate of its steps "
+        "depends, and this run has 2; resume with the same, or begin anew in another folder"
     )
     assert sorted(kept.rglob("*")) == before
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(train: Command, tmp_path: Path) -> None:
     said = train.refusal("--save", str(tmp_path), "--resume")
-    assert said.startswith("--resume: there is no finished checkpoint (got ")
+    assert said.startswith("--resume: there is no finished checkpoint in ")
 
 
 BANK = ("--graphs", "bank", "--graph-warmup", "1")
 ON_RANKS = [
     pytest.param(
         ("--cp", "2", "--graph-rows", "16"),
-        "--graph-rows: the longest sequence has 32 rows on each of 2 CP ranks (got 16); raise it",
+        "--graph-rows: the longest sequence has 32 rows on each of 2 CP ranks, and the graphs",
         marks=pytest.mark.slow,
     ),
     pytest.param(
         ("--cp", "2", "--graph-sequences", "1"),
-        "--graph-sequences: a pack of CP size 1 has 4 entries, a dummy included (got 1); raise it",
+        "--graph-sequences: a pack of CP size 1 has 4 entries, a dummy included, and the graphs 1",
         marks=pytest.mark.slow,
     ),
     pytest.param(
         ("--pp", "2", "--graph-slots", "1"),
-        "--graph-slots: a plan of 3 microbatches has 2 in flight (got 1); raise it, or use --gr",
+        "--graph-slots: a plan of 3 microbatches has 2 in flight, and 1 have a slot; raise it",
         marks=pytest.mark.slow,
     ),
     pytest.param(

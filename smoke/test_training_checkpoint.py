@@ -34,7 +34,7 @@ RUNS = {
 }
 # Function that is replaced by SIGKILL, and on which rank.
 KILLED = {
-    "writing": (checkpoint.distributed_checkpoint, "save", 1),
+    "writing": (checkpoint.torch, "save", 1),
     "renaming": (Path, "rename", 0),
     "naming": (checkpoint, "_flush", 0),
 }
@@ -127,14 +127,16 @@ def test_replicated_tensors_are_written_once(cluster: Cluster, tmp_path: Path) -
     sizes = []
     for dp, folder in ((1, tmp_path / "one"), (2, tmp_path / "two")):
         go(cluster, Run(layout=RankLayout(dp=dp)), folder, until=1, save_at=0)
-        sizes.append(sum(file.stat().st_size for file in folder.rglob("*.distcp")))
+        sizes.append(sum(file.stat().st_size for file in folder.rglob("*.pt")))
     assert sizes[0] > 1_000_000
     assert sizes[1] < 1.02 * sizes[0]
 
 
 def test_another_layout_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> None:
     go(cluster, Run(layout=RankLayout(tp=2)), tmp_path, until=1, save_at=0)
-    with pytest.raises(InputError, match=r"^tp: .*was saved with 2 .got 1.; resume with the same"):
+    with pytest.raises(
+        InputError, match=r"^tp: .*was saved with 2, and this run has 1; resume with the same"
+    ):
         go(cluster, DP2, tmp_path, load=True)
 
 
@@ -153,16 +155,9 @@ def test_a_killed_save_never_counts(cluster: Cluster, tmp_path: Path, moment: st
 
 def test_a_damaged_checkpoint_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     go(cluster, DP2, tmp_path, until=1, save_at=0)
-    for file in tmp_path.rglob("*.distcp"):
+    for file in tmp_path.rglob("*.pt"):
         file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(InputError, match="is damaged"):
-        go(cluster, DP2, tmp_path, load=True)
-
-
-def test_a_checkpoint_that_holds_code_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    go(cluster, DP2, tmp_path, until=1, save_at=0)
-    (tmp_path / "step-000000" / ".metadata").write_bytes(b"cos\nsystem\n.")
-    with pytest.raises(InputError, match=r"^resume: names os\.system, which may run code"):
         go(cluster, DP2, tmp_path, load=True)
 
 
@@ -176,5 +171,5 @@ def test_a_wrong_latest_is_refused(cluster: Cluster, tmp_path: Path, content: st
 
 def test_an_unwritable_folder_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"^save: cannot be written"):
+    with pytest.raises(InputError, match=r"^save: .* cannot be written"):
         go(cluster, DP2, tmp_path / "file", until=1, save_at=0)

@@ -89,7 +89,7 @@ def test_a_hook_on_a_gradient_is_refused() -> None:
     """It would run twice: as operations of the graph, and when autograd gets the gradient."""
     module = perceptron()
     hook = module[0].weight.register_hook(lambda gradient: gradient * 2)
-    with pytest.raises(InputError, match=r"part: has a hook on its gradient.*got 0.weight"):
+    with pytest.raises(InputError, match=r"part: 0.weight has a hook on its gradient"):
         graph(module, tensor(5, 4, grad=True))
     hook.remove()
     graphed = graph(module, tensor(5, 4, grad=True))
@@ -103,7 +103,7 @@ def test_inputs_that_overlap_are_refused() -> None:
     whole = tensor(6)
     graphed = graph(lambda x, y: x - y, whole[:3], whole[3:])
     assert equal([graphed(tensor(3), tensor(3, seed=1))], [tensor(3) - tensor(3, seed=1)])
-    with pytest.raises(InputError, match=r"part: share memory .*got input 0 and input 1"):
+    with pytest.raises(InputError, match="part: input 0 and input 1 share memory"):
         graph(lambda x, y: x - y, whole[:3], whole[2:5])
 
 
@@ -112,7 +112,7 @@ def test_inference_mode_is_refused() -> None:
         made = tensor(3)
         with pytest.raises(InputError, match="inference_mode: what it makes can be neither"):
             graph(lambda x: x * 2, tensor(3))
-    with pytest.raises(InputError, match="part: input 0 is a view or a result"):
+    with pytest.raises(InputError, match=r"part: input 0 .* is a view or a result"):
         graph(lambda x: x * 2, made)
     graphed = graph(lambda x: x * 2, tensor(3))
     with torch.inference_mode():
@@ -141,7 +141,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 def test_an_argument_that_is_no_tensor_is_refused() -> None:
     given: Any = 3.0
-    with pytest.raises(InputError, match=r"input 0 was captured as float64 \[3\] .*got float"):
+    with pytest.raises(InputError, match=r"input 0 was captured as float64 \[3\] .*and is float"):
         graph(lambda x: x * 2, tensor(3))(given)
 
 
@@ -167,7 +167,9 @@ def test_numbers_are_filled_in_and_differentiated() -> None:
 def test_a_graph_inside_of_a_capture_is_refused() -> None:
     """Of a replay and of a capture: torch lets a GPU do neither while it captures."""
     inner, pool = graph(lambda x: x * 3, tensor(5, 4)), TapeBackend().new_pool()
-    with pytest.raises(InputError, match=r"part, forward: is inside of a capture at graphs/test_a"):
+    with pytest.raises(
+        InputError, match=r"part, forward: it is inside of a capture at graphs/test_a"
+    ):
         graph(lambda x: inner(x) * 2, tensor(5, 4), pool=pool)
     capture = Capture(name="inner", function=lambda x: x * 2, inputs=(tensor(3),))
 
@@ -175,7 +177,7 @@ def test_a_graph_inside_of_a_capture_is_refused() -> None:
         TapeBackend().capture([capture])
         return x * 2
 
-    with pytest.raises(InputError, match=r"inner: is inside of a capture at graphs/test_arg"):
+    with pytest.raises(InputError, match=r"inner: it is inside of a capture at graphs/test_arg"):
         graph(captures, tensor(3), pool=pool, warm_up=0)
     assert not [block for block in pool if block.born is not None]
     assert equal([inner(tensor(5, 4))], [tensor(5, 4) * 3])
@@ -201,9 +203,9 @@ def test_distributed_tensors_inside(mesh: DeviceMesh) -> None:
 
 def test_distributed_tensors_do_not_cross(mesh: DeviceMesh) -> None:
     wrapped = DTensor.from_local(tensor(4), mesh, [Replicate()])
-    with pytest.raises(InputError, match="part: input 0 is a tensor subclass"):
+    with pytest.raises(InputError, match=r"part: input 0 is a .*, whose parts"):
         graph(lambda x: x * 2, wrapped)
-    with pytest.raises(InputError, match="part: weight is a tensor subclass"):
+    with pytest.raises(InputError, match=r"part: weight is a .*, whose parts"):
         graph(lambda x: x * 2, tensor(4), parameters={"weight": nn.Parameter(wrapped)})
     with pytest.raises(InputError, match="part: a graph returns plain tensors only"):
         graph(lambda x: DTensor.from_local(x, mesh, [Replicate()]), tensor(4))

@@ -187,7 +187,7 @@ def test_a_broken_warm_up_is_undone(device: Device) -> None:
 
 
 def test_no_warm_up_is_refused(device: Device) -> None:
-    with pytest.raises(InputError, match=r"graph_warmup: handles and communicators .*got 0"):
+    with pytest.raises(InputError, match="graph_warmup: handles and communicators"):
         BACKEND.capture(captures(frozen()), warm_up=0)
     assert device.events == []
 
@@ -198,7 +198,9 @@ def test_a_tensor_elsewhere_is_refused(
 ) -> None:
     """On the host, or on another GPU."""
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: index)
-    with pytest.raises(InputError, match="static input 0 of slot 0: not on the GPU of the capture"):
+    with pytest.raises(
+        InputError, match="static input 0 of slot 0: it is on cpu, and not on the GPU of the"
+    ):
         BACKEND.capture(captures(frozen()))
 
 
@@ -213,15 +215,16 @@ def test_the_tape_on_a_cpu() -> None:
 @pytest.mark.parametrize("name", ["cuda", "transformer-engine"])
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_no_gpu(name: str, device: torch.device) -> None:
-    with pytest.raises(
-        InputError, match=rf"--graph-backend: there is no GPU here \(got {name}\); "
-    ):
+    with pytest.raises(InputError, match=f"--graph-backend: there is no GPU here for '{name}'; "):
         choose_backend(name, device)
 
 
 @pytest.mark.parametrize(
     ("name", "device", "said"),
-    [("vulkan", CPU, "--graph-backend: unknown"), ("tape", GPU, "the model is on cuda")],
+    [
+        ("vulkan", CPU, "--graph-backend: 'vulkan' is unknown"),
+        ("tape", GPU, "does not work on cuda"),
+    ],
 )
 def test_what_is_refused_anywhere(name: str, device: torch.device, said: str) -> None:
     with pytest.raises(InputError, match=said):
@@ -231,7 +234,7 @@ def test_what_is_refused_anywhere(name: str, device: torch.device, said: str) ->
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu() -> None:
     assert choose_backend("auto", GPU).name == choose_backend("cuda", GPU).name == "cuda"
-    with pytest.raises(InputError, match="the model is on cpu"):
+    with pytest.raises(InputError, match="does not work on cpu, where the model is"):
         choose_backend("cuda", CPU)
 
 
@@ -382,7 +385,7 @@ def test_a_broken_capture_is_put_right(asked: dict[str, Any]) -> None:
 
     works = asked["package"].make_graphed_callables
     asked["package"].make_graphed_callables = breaks
-    with pytest.raises(InputError, match="slot 0, slot 1: cannot be captured: operation not perm"):
+    with pytest.raises(InputError, match="slot 0, slot 1: it cannot be captured: operation not p"):
         ENGINE.capture(captures(module, module))
     assert gc.isenabled()
     assert (asked["ended"], asked["stream"]) == (True, "main")

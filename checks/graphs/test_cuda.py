@@ -87,7 +87,7 @@ def test_what_the_tape_refuses_is_refused() -> None:
 
     stream = torch.cuda.current_stream()
     good, bad = captures(module, reads, given=rows)
-    with pytest.raises(InputError, match="slot 1, forward: cannot be captured"):
+    with pytest.raises(InputError, match="slot 1, forward: it cannot be captured"):
         backend.capture([good, bad])
     assert torch.cuda.current_stream() == stream
     assert module(rows()).isfinite().all()
@@ -122,7 +122,7 @@ def test_numbers_are_written_as_the_tape_has_it(write: Any) -> None:
     backend = choose_backend("cuda", GPU)
     (capture,) = captures(function, given=rows)
     if write in (by_rows, by_a_mask_from_the_device):
-        with pytest.raises(InputError, match="slot 0, forward: cannot be captured"):
+        with pytest.raises(InputError, match="slot 0, forward: it cannot be captured"):
             backend.capture([capture])
         return
     (graphed,) = backend.capture([capture])

@@ -80,7 +80,7 @@ def test_a_microbatch_that_has_not_been_replayed_is_in_its_slot(
     expected = [module(rows(1), batch) for batch in (first, second)]
     bank = bank_of(module, alone, slots=2)
     entered = [bank.enter(batch) for batch in (first, second)]
-    with pytest.raises(InputError, match="graph_slots: as many microbatches wait"):
+    with pytest.raises(InputError, match=r"graph_slots: . microbatches wait"):
         bank.enter(first)
     assert equal([module(rows(1), batch) for batch in entered], expected)
 
@@ -99,7 +99,7 @@ def test_who_lets_go_of_a_microbatch_frees_its_slot(alone: ContextParallelGroup)
         with pytest.raises(ValueError, match=r"tensor|None"):
             broken(forward=forward)
     waiting = module(rows(1), bank.enter(batch))
-    with pytest.raises(InputError, match="graph_slots: as many microbatches wait"):
+    with pytest.raises(InputError, match=r"graph_slots: . microbatches wait"):
         bank.enter(batch)
     waiting.sum().backward()
     bank.enter(batch)
@@ -234,7 +234,7 @@ def test_a_forward_that_was_wrapped_since_stays(alone: ContextParallelGroup) -> 
 def test_a_second_bank_is_refused(alone: ContextParallelGroup) -> None:
     module, batch = Scaled(), microbatch(PACKS[0], alone)
     bank = bank_of(module, alone)
-    with pytest.raises(InputError, match=r"parts: has graphs already .*got scaled"):
+    with pytest.raises(InputError, match="parts: scaled has graphs already"):
         bank_of(module, alone)
     assert equal([module(rows(1), bank.enter(batch))], [module(rows(1), batch)])
     bank.reset()
@@ -292,5 +292,5 @@ def test_parameters_are_those_of_the_capture(
         module.weight.mul_(2)  # as an optimizer does
     bank.begin()
     change(module)
-    with pytest.raises(InputError, match=rf"scaled\.{name}: is not what it was at the capture"):
+    with pytest.raises(InputError, match=rf"scaled\.{name}: it is not what it was at the capture"):
         bank.begin()

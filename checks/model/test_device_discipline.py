@@ -18,7 +18,6 @@ import torch.distributed as dist
 from checks.model.device_labels import GPU, PretendedGpu
 from checks.model.whole_model import whole
 from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.model import attention
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity
@@ -30,9 +29,7 @@ from smoke.training_matrix import ONE_RANK, options_of
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    # A label belongs to an allocation, so each result has to keep one of its own.
-    monkeypatch.setattr(TapeBackend, "new_pool", lambda _: TapePool())
+def gpu() -> Iterator[PretendedGpu]:
     with PretendedGpu() as pretended:
         yield pretended
 

@@ -160,7 +160,7 @@ def test_bfloat16_stays_near(alone: ContextParallelGroup) -> None:
 
 def test_tensor_parallel_ranks_without_whole_groups_are_refused() -> None:
     tp = TensorParallel(group=torch.distributed.ProcessGroup(0, 4), size=4)
-    with pytest.raises(InputError, match=r"mamba groups: the 24 heads' groups .*TP 4"):
+    with pytest.raises(InputError, match=r"mamba groups: .* groups cannot be divided .*TP 4"):
         Mamba(CONFIG, Builder(3, torch.float64, torch.device("cpu"), tp, {}))
 
 
@@ -225,10 +225,10 @@ def test_there_are_no_more_copies_than_megatron_makes() -> None:
 @pytest.mark.parametrize(
     ("heads", "groups", "tp", "cp", "named"),
     [
-        (8, 2, 2, 8, r"mamba heads: a TP rank has 4, .*\(TP 2, CP 8\) \(got 8\).*divide 4"),
-        (8, 2, 1, 3, r"mamba heads: a TP rank has 8, .*\(TP 1, CP 3\) \(got 8\).*divide 8"),
-        (8, 2, 4, 1, r"mamba groups: the 8 heads' groups .*\(TP 4, CP 1\) \(got 2\)"),
-        (8, 3, 1, 1, r"mamba heads: not 3 equal groups \(got 8\)"),
+        (8, 2, 2, 8, r"mamba heads: a TP rank has 4, .*\(TP 2, CP 8\).*divide 4"),
+        (8, 2, 1, 3, r"mamba heads: a TP rank has 8, .*\(TP 1, CP 3\).*divide 8"),
+        (8, 2, 4, 1, r"mamba groups: 2 groups .*\(TP 4, CP 1\)"),
+        (8, 3, 1, 1, "mamba heads: 8 are not 3 equal groups"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(

@@ -134,7 +134,7 @@ def test_padding_gets_zero_and_gives_none(alone: ContextParallelGroup) -> None:
 
 
 def test_heads_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(InputError, match="tensor parallel size: does not divide 3 heads"):
+    with pytest.raises(InputError, match="tensor parallel size: 2 does not divide 3 heads"):
         latent_attention(UNEQUAL, size=2)
 
 

@@ -240,7 +240,7 @@ def test_the_router_reads_nothing_back_and_dispatch_does() -> None:
 
 @pytest.mark.parametrize("chosen", [0, 9])
 def test_a_choice_that_cannot_be_made_is_refused(chosen: int) -> None:
-    with pytest.raises(InputError, match="chosen: there are 8 experts"):
+    with pytest.raises(InputError, match=r"chosen: .* of 8 experts"):
         experts(with_choices(MOONLIGHT, chosen))
 
 

@@ -61,9 +61,9 @@ def test_a_dummy_shrinks_and_goes() -> None:
 @pytest.mark.parametrize(
     ("rows", "entries", "named"),
     [
-        (8, 4, "capacity.rows: the sequences take 12 rows"),
-        (12, 1, "capacity.entries: the pack has 2 sequences"),
-        (16, 2, "capacity.entries: the pack has 2 sequences and a dummy"),
+        (8, 4, "capacity.rows: 8 rows do not hold the 12"),
+        (12, 1, "capacity.entries: 1 entries do not hold 2 sequences"),
+        (16, 2, "capacity.entries: 2 entries do not hold 2 sequences and a dummy"),
     ],
 )
 def test_a_pack_over_capacity_is_refused(rows: int, entries: int, named: str) -> None:

@@ -139,9 +139,9 @@ def test_one_rank_takes_any_length() -> None:
 @pytest.mark.parametrize(
     ("lengths", "size", "partition", "named"),
     [
-        ([8, 9], 2, "zigzag", r"cu_seqlens_padded: .* multiple of 4 rows in entry 1 \(got 9\)"),
-        ([8, 9], 2, "contiguous", r"cu_seqlens_padded: .* multiple of 2 rows in the pack"),
-        ([8, 8], 2, "stripes", "partition: unknown"),
+        ([8, 9], 2, "zigzag", "cu_seqlens_padded: 9 rows of entry 1 .*; pack with multiple=4"),
+        ([8, 9], 2, "contiguous", "cu_seqlens_padded: 17 rows .*; pack with total_multiple=2"),
+        ([8, 8], 2, "stripes", "partition: 'stripes' is unknown"),
     ],
 )
 def test_a_pack_that_cannot_be_cut_is_refused(

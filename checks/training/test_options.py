@@ -161,7 +161,7 @@ REFUSED = [
     (("--graph-scope", "mlp"), "--graph-scope: 'mlp' is unknown; use one of layer, attn, router"),
     (("--graph-scope", "router"), "--graph-scope: the model qwen3-tiny has no experts to route"),
     (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
-    (("--graph-scope", "attn", "--recompute"), "--graph-scope: whole layers are computed again ("),
+    (("--graph-scope", "attn", "--recompute"), "--graph-scope: attn would be replayed twice where"),
     (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses"),
     (("--graph-rows", "17"), "--graph-rows: 17 is not a multiple of 2 up to 64"),
     (("--graph-rows", "128"), "--graph-rows: 128 is not a multiple of 2 up to 64"),

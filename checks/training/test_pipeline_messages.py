@@ -102,7 +102,7 @@ def test_the_last_microbatch_is_announced_before_its_backward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "shards", "match"), [(9, 1, "holds 8 rows"), (7, 2, "share the rows evenly")]
+    ("rows", "shards", "match"), [(9, 1, "holds 8 rows"), (7, 2, "share 7 rows evenly")]
 )
 def test_rows_that_do_not_fit_are_refused(rows: int, shards: int, match: str) -> None:
     message = Message(8, 3, torch.float64, torch.device("cpu"), shards)

@@ -46,10 +46,10 @@ def test_batches_of_other_sizes_walk_the_same_order() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"seed": -1}, "seed: is not in"),
-        ({"seed": 2**32}, "seed: is not in"),
-        ({"global_batch": 0}, "global_batch: is less than 1"),
-        ({"documents": 0}, "documents: is less than 1"),
+        ({"seed": -1}, "seed: -1 is not in"),
+        ({"seed": 2**32}, "seed: 4294967296 is not in"),
+        ({"global_batch": 0}, "global_batch: 0 is less than 1"),
+        ({"documents": 0}, "documents: 0 is less than 1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:

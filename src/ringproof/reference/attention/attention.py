@@ -117,13 +117,12 @@ def planned_attention(
     """
     _check_tensors(q, k, v, thd=plan.thd)
     if q.shape[-3] != plan.cut.rows:
-        remedy = "pass the tensors that it was made for"
-        problem = f"the plan is for {plan.cut.rows}"
-        raise InputError("q, k, v", f"{q.shape[-3]} rows", problem, remedy)
+        problem = f"has {q.shape[-3]} rows, and the plan is for {plan.cut.rows}"
+        raise InputError("q, k, v", f"{problem}; pass the tensors that it was made for")
     check_heads(q.shape[-2], k.shape[-2], plan.exchange_size, options.kv_replication)
     if plan.cut.table is not None and options.kernel == "sdpa" and q.device.type != "cpu":
-        problem = f"takes no mask from a table on {q.device.type}"
-        raise InputError("kernel", options.kernel, problem, "use auto or reference")
+        problem = f"'sdpa' takes no mask from a table on {q.device.type}"
+        raise InputError("kernel", f"{problem}; use auto or reference")
     if plan.thd:
         q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
     if options.kv_replication > 1:
@@ -160,14 +159,14 @@ def _attend(
 def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, thd: bool) -> None:
     kinds = sorted({f"{t.dtype} on {t.device}" for t in (q, k, v)})
     if len(kinds) > 1 or not q.dtype.is_floating_point:
-        raise InputError(
-            "q, k, v", kinds, "not of one floating type and device", "cast or move them"
-        )
+        problem = f"these are {' and '.join(kinds)}, and not of one floating type and device"
+        raise InputError("q, k, v", f"{problem}; cast or move them")
     shapes = [tuple(t.shape) for t in (q, k, v)]
     layout = ("rows", "heads", "width") if thd else ("batch", "sequence", "heads", "width")
     if any(len(shape) != len(layout) or 0 in shape for shape in shapes):
-        raise InputError("q, k, v", shapes, f"not [{', '.join(layout)}]", "reshape them")
+        raise InputError("q, k, v", f"the shapes {shapes} are not all [{', '.join(layout)}]")
     if len({shape[:-2] for shape in shapes}) > 1 or k.shape[-2] != v.shape[-2]:
-        raise InputError("q, k, v", shapes, "batch, sequence or kv heads differ", "make them equal")
+        problem = f"the shapes {shapes} differ in batch, sequence or key/value heads"
+        raise InputError("q, k, v", f"{problem}; make these equal")
     if q.shape[-1] != k.shape[-1]:
-        raise InputError("q, k", shapes[:2], "head dimensions differ", "make them equal")
+        raise InputError("q, k", f"the shapes {shapes[:2]} differ in head width; make it equal")

@@ -65,12 +65,12 @@ class ParityCase:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int) and field.name not in ("seed", "causal") and value < 1:
-                raise InputError(field.name, value, "below 1", "give 1 or more")
+                raise InputError(field.name, f"{value} is less than 1; give 1 or more")
         if not 0 <= self.seed < 1 << 63:
-            raise InputError("seed", self.seed, "not in [0, 2**63)", "choose another")
+            raise InputError("seed", f"{self.seed} is not in [0, 2**63); choose another")
         if self.scale is not None and not abs(self.scale) <= LARGEST_SCALE:
-            problem = f"not a number up to {LARGEST_SCALE:g}"
-            raise InputError("scale", self.scale, problem, "give head-dim**-0.5 or leave it out")
+            problem = f"{self.scale} is not a number up to {LARGEST_SCALE:g}"
+            raise InputError("scale", f"{problem}; give head-dim**-0.5 or leave it out")
         check_name("comm_type", self.comm_type, COMM_TYPES)
         check_name("dtype", self.dtype, DTYPES)
         check_name("kernel", self.kernel, KERNEL_NAMES)
@@ -81,9 +81,8 @@ class ParityCase:
         scores = self.batch * self.heads // self.kv_heads * longest**2 * 8
         if scores > DENSE_SCORES_LIMIT_BYTES:
             name = "packed" if self.packed else "seq_len"
-            raise InputError(
-                name, longest, f"the oracle's scores take {scores >> 30} GiB", "shorten"
-            )
+            problem = f"the dense oracle's scores of {longest} tokens take {scores >> 30} GiB"
+            raise InputError(name, f"{problem}; shorten the sequence")
 
     @property
     def layout(self) -> str:
@@ -107,14 +106,15 @@ class ParityCase:
             ("batch", self.batch, 1),
         ):
             if value != right:
-                raise InputError(name, value, f"the pack makes it {right}", f"give {right}")
+                raise InputError(name, f"{value} is not the {right} of the pack; give {right}")
 
     def _check_levels(self) -> None:
         name, sizes = "hierarchical_sizes", self.hierarchical_sizes
         if self.comm_type != "a2a+p2p":
             if sizes:
-                raise InputError(name, sizes, f"{self.comm_type} has no levels", "drop it")
+                problem = f"{list(sizes)} are levels, and {self.comm_type} has none"
+                raise InputError(name, f"{problem}; leave them out")
             return
         check_sizes(sizes, self.world)
         if len(sizes) != 2:
-            raise InputError(name, sizes, "a2a+p2p has two levels", "give two sizes")
+            raise InputError(name, f"a2a+p2p has two levels, not {len(sizes)}; give two sizes")

@@ -63,9 +63,8 @@ class Communicator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.group, dist.ProcessGroup):
-            raise InputError(
-                "group", type(self.group).__name__, "no process group of this rank", "pass one"
-            )
+            kind = type(self.group).__name__
+            raise InputError("group", f"{kind} is not a process group of this rank; pass one")
 
     @property
     def size(self) -> int:

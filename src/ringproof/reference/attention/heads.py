@@ -19,17 +19,13 @@ def check_heads(heads: int, kv_heads: int, exchange_size: int, replication: int)
             of the ranks, or a replication that nothing needs.
     """
     if replication < 1 or (replication > 1 and exchange_size == 1):
-        raise InputError(
-            "kv_replication", replication, "below 1, or without an all-to-all to serve", "give 1"
-        )
+        problem = f"{replication} is less than 1, or there is no all-to-all that needs it"
+        raise InputError("kv_replication", f"{problem}; give 1")
     copies = kv_heads * replication
     if heads % copies:
-        raise InputError("kv_heads", copies, f"does not divide {heads} query heads", "change it")
+        raise InputError("kv_heads", f"{copies} does not divide {heads} query heads; change one")
     for name, count in (("heads", heads), ("kv_heads", copies)):
         if count % exchange_size:
-            raise InputError(
-                name,
-                count,
-                f"the all-to-all over {exchange_size} ranks needs a multiple of {exchange_size}",
-                "use p2p, a smaller first level of a2a+p2p, or kv replication",
-            )
+            problem = f"{count} heads cannot be divided by an all-to-all over {exchange_size} ranks"
+            remedy = "use p2p, a smaller first level of a2a+p2p, or kv replication"
+            raise InputError(name, f"{problem}; {remedy}")

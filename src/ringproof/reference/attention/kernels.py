@@ -177,7 +177,7 @@ def choose_kernel(name: str, q: torch.Tensor, v: torch.Tensor) -> AttentionKerne
     check_name("kernel", name, KERNEL_NAMES)
     obstacle = _flash_obstacle(q, v)
     if name == FlashKernel.name and obstacle:
-        raise InputError("kernel", name, obstacle, "use auto or reference")
+        raise InputError("kernel", f"{obstacle}; use auto or reference")
     flash = name != ReferenceKernel.name and not obstacle
     return FlashKernel() if flash else ReferenceKernel()
 

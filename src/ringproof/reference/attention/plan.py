@@ -117,12 +117,8 @@ def _sharding(cut: GroupRows, size: int) -> Sharding:
     if cut.packed is None:
         return Sharding.of_sequence(cut.rows * size, size, cut.partition)
     if cut.rows * size != cut.packed.rows:
-        raise InputError(
-            "packed",
-            f"{cut.packed.rows} rows",
-            f"q has {cut.rows} on each of {size} ranks",
-            "pass the pack that the tensors were cut by",
-        )
+        problem = f"the pack has {cut.packed.rows} rows, and q has {cut.rows} on each of {size}"
+        raise InputError("packed", f"{problem} ranks; pass the pack that q was divided by")
     return Sharding.of_pack(cut.packed, size, cut.partition)
 
 
@@ -133,19 +129,14 @@ def _communicators(
     check_name("comm_type", comm_type, COMM_TYPES)
     if comm_type == "a2a+p2p":
         if not isinstance(group, Sequence) or len(group) != 2:
-            raise InputError(
-                "group",
-                type(group).__name__,
-                "a2a+p2p takes two levels",
-                "pass [all-to-all group, ring group]",
-            )
+            problem = f"a2a+p2p takes two levels, not {type(group).__name__}"
+            raise InputError("group", f"{problem}; pass [all-to-all group, ring group]")
         levels = Communicator(group[0], traffic), Communicator(group[1], traffic)
         _check_levels(*levels)
         return levels
     if isinstance(group, Sequence):
-        raise InputError(
-            "group", type(group).__name__, f"{comm_type} takes one group", "pass the flat CP group"
-        )
+        problem = f"{comm_type} takes one group, not {type(group).__name__}"
+        raise InputError("group", f"{problem}; pass the flat CP group")
     communicator = Communicator(group, traffic)
     return (communicator, None) if comm_type == "a2a" else (None, communicator)
 
@@ -160,12 +151,9 @@ def _check_levels(inner: Communicator, outer: Communicator) -> None:
     """Two levels of one hierarchy have this rank in common and no other."""
     common = set(inner.global_ranks) & set(outer.global_ranks)
     if len(common) != 1:
-        raise InputError(
-            "group",
-            [inner.global_ranks, outer.global_ranks],
-            f"the levels share {len(common)} ranks instead of one",
-            "pass the two levels that cut one CP group",
-        )
+        levels = f"{inner.global_ranks} and {outer.global_ranks}"
+        problem = f"the levels {levels} share {len(common)} ranks instead of one"
+        raise InputError("group", f"{problem}; pass the two levels of one CP group")
 
 
 def _check_table(table: RowTable, rows: int, size: int, device: torch.device | None) -> None:
@@ -175,4 +163,4 @@ def _check_table(table: RowTable, rows: int, size: int, device: torch.device | N
         wanted = f"{(size, rows)} {torch.int64} on {device or torch.device('cpu')}"
         if found != wanted:
             remedy = "make the table for this group and capacity"
-            raise InputError(f"table.{name}", found, f"the group needs {wanted}", remedy)
+            raise InputError(f"table.{name}", f"{found} is not {wanted}; {remedy}")

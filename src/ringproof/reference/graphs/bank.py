@@ -59,7 +59,7 @@ class BankOptions:
 
     def __post_init__(self) -> None:
         if self.slots < 1:
-            raise InputError("graph_slots", self.slots, "is less than 1", "give 1 or more")
+            raise InputError("graph_slots", f"{self.slots} is less than 1; give 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Slot:
         """
         if self._inside is None or self._inside() is not batch:
             problem = "it has left its slot: another one was entered since, or it was copied"
-            raise InputError("microbatch", None, problem, "use what GraphBank.enter returned last")
+            raise InputError("microbatch", f"{problem}; use what GraphBank.enter returned last")
         self._is_new = False
         return graph(x, *batch_tensors(batch).values())
 
@@ -219,8 +219,8 @@ class GraphBank:
             names = sorted(captured.keys() | found.keys())
             changed = [name for name in names if found.get(name) != captured.get(name)]
             if changed:
-                problem = "is not what it was at the capture: replaced, moved, frozen or added"
-                raise InputError(f"{part.name}.{changed[0]}", None, problem, "capture it anew")
+                problem = "it is not what it was at the capture: replaced, moved, frozen or added"
+                raise InputError(f"{part.name}.{changed[0]}", f"{problem}; capture it anew")
 
     def enter(self, batch: PackedBatch) -> PackedBatch:
         """Fill a free slot from a microbatch of fixed capacity, and return its static microbatch.
@@ -241,11 +241,12 @@ class GraphBank:
             return batch
         if size not in self._slots[0].batches:
             sizes = ", ".join(map(str, self._slots[0].batches))
-            return self._refused(batch, "cp_size", size, f"graphs were captured for {sizes}")
+            problem = f"graphs were captured for {sizes} and not for {size}"
+            return self._refused(batch, "cp_size", problem)
         slot = next((slot for slot in self._slots if not slot.taken), None)
         if slot is None:
-            problem = "as many microbatches wait for their backwards already"
-            return self._refused(batch, "graph_slots", len(self._slots), problem)
+            problem = f"{len(self._slots)} microbatches wait for their backwards already"
+            return self._refused(batch, "graph_slots", problem)
         load(slot.batches[size], batch)
         self.replayed[size] = self.replayed.get(size, 0) + 1
         return slot.enter(size)
@@ -274,10 +275,10 @@ class GraphBank:
     def _graphs(self) -> list[tuple[GraphKey, GraphedCallable]]:
         return [pair for slot in self._slots for pair in slot.graphs.items()]
 
-    def _refused(self, batch: PackedBatch, name: str, value: int, problem: str) -> PackedBatch:
+    def _refused(self, batch: PackedBatch, name: str, problem: str) -> PackedBatch:
         if self._overflow == "error":
             remedy = "capture it" if name == "cp_size" else "raise it"
-            raise InputError(name, value, problem, f"{remedy}, or use --graphs-overflow eager")
+            raise InputError(name, f"{problem}; {remedy}, or use --graphs-overflow eager")
         self.eager += 1
         return batch
 
@@ -300,11 +301,13 @@ def capture_bank(
     """
     for part in parts:  # two banks would replay for each other's microbatches
         if isinstance(part.module.__dict__.get("forward"), Installed):
-            raise InputError("parts", part.name, "has graphs already", "reset their bank first")
+            problem = f"{part.name} has graphs already"
+            raise InputError("parts", f"{problem}; reset their bank first")
     ordered = sorted(samples, key=lambda batch: -batch.group.size)
     sizes = [batch.group.size for batch in ordered]
     if not sizes or len(set(sizes)) < len(sizes):
-        raise InputError("samples", sizes, "each CP size has one", "give a microbatch of each")
+        problem = f"microbatches of CP sizes {sizes} are not one for each size"
+        raise InputError("samples", f"{problem}; give one of each")
     slots = [
         Slot({batch.group.size: static_batch(batch) for batch in ordered}, _rows(parts, options))
         for _ in range(options.slots if parts else 0)

@@ -197,7 +197,7 @@ def check_warm_up(times: int) -> None:
     """
     if times < 1:
         problem = "handles and communicators are made on first use, and no capture can make them"
-        raise InputError("graph_warmup", times, problem, "give 1 or more")
+        raise InputError("graph_warmup", f"{problem}; give 1 or more")
 
 
 def check_captures(captures: Sequence[Capture]) -> None:
@@ -209,16 +209,16 @@ def check_captures(captures: Sequence[Capture]) -> None:
     """
     for kind in ("cuda", "cpu"):
         if torch.is_autocast_enabled(kind) and torch.is_autocast_cache_enabled():
-            problem = "its cache would hand weights of the capture to every replay"
+            problem = f"its cache on {kind} would hand weights of the capture to every replay"
             remedy = "capture under torch.autocast(..., cache_enabled=False)"
-            raise InputError("autocast", kind, problem, remedy)
+            raise InputError("autocast", f"{problem}; {remedy}")
     if torch.is_inference_mode_enabled():
         problem = "what it makes can be neither overwritten nor differentiated later"
         remedy = "capture outside of it, or under torch.no_grad()"
-        raise InputError("inference_mode", None, problem, remedy)
+        raise InputError("inference_mode", f"{problem}; {remedy}")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         problem = "it reads every gradient, which synchronises the device during capture"
-        raise InputError("detect_anomaly", None, problem, "switch it off, or pass check_nan=False")
+        raise InputError("detect_anomaly", f"{problem}; switch it off, or pass check_nan=False")
     for capture in captures:
         _check_inputs(capture)
 
@@ -228,20 +228,20 @@ def _check_inputs(capture: Capture) -> None:
     everything = {**inputs, **capture.parameters}
     for name, tensor in everything.items():
         if is_traceable_wrapper_subclass(tensor):
-            problem = f"{name} is a tensor subclass, whose parts have no fixed address"
+            problem = f"{name} is a {type(tensor).__name__}, whose parts have no fixed address"
             remedy = "pass its local tensor, and wrap it inside of the function"
-            raise InputError(capture.name, type(tensor).__name__, problem, remedy)
+            raise InputError(capture.name, f"{problem}; {remedy}")
         if tensor._backward_hooks:
-            problem = "has a hook on its gradient, which would run in the graph and once more after"
-            raise InputError(capture.name, name, f"{problem} it", "register it after the capture")
+            problem = f"{name} has a hook on its gradient, which would run in the graph and again"
+            raise InputError(capture.name, f"{problem} after it; register it after the capture")
     if len({id(tensor) for tensor in everything.values()}) < len(inputs) + len(capture.parameters):
-        remedy = "name each input and parameter once"
-        raise InputError(capture.name, None, "a tensor is there twice", remedy)
+        problem = "a tensor is there twice"
+        raise InputError(capture.name, f"{problem}; name each input and parameter once")
     for name, tensor in inputs.items():
         plain = tensor.layout == torch.strided and tensor.is_leaf and tensor.is_contiguous()
         if not plain or tensor.is_inference():
-            problem = f"{name} is a view or a result"
-            raise InputError(capture.name, tuple(tensor.shape), problem, "make a copy")
+            problem = f"{name} {tuple(tensor.shape)} is a view or a result"
+            raise InputError(capture.name, f"{problem}; make a copy")
     _check_apart(capture.name, inputs)
 
 
@@ -254,7 +254,7 @@ def _check_apart(capture: str, inputs: Mapping[str, torch.Tensor]) -> None:
     )
     for (_, end, name), (start, _, other) in pairwise(spans):
         if start < end:
-            raise InputError(capture, f"{name} and {other}", "share memory", "make copies")
+            raise InputError(capture, f"{name} and {other} share memory; make copies")
 
 
 def checked_outputs(name: str, outputs: Outputs) -> tuple[torch.Tensor | None, ...]:
@@ -270,6 +270,6 @@ def checked_outputs(name: str, outputs: Outputs) -> tuple[torch.Tensor | None, .
     )
     if not plain:
         kinds = [type(o).__name__ for o in found] if isinstance(found, tuple) else type(found)
-        remedy = "return a tensor or a tuple of them"
-        raise InputError(name, kinds, "a graph returns plain tensors only", remedy)
+        problem = f"a graph returns plain tensors only, not {kinds}"
+        raise InputError(name, f"{problem}; return a tensor or a tuple of them")
     return found

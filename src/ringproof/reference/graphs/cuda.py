@@ -99,7 +99,8 @@ class _CudaSession(Session):
     def refer(self, tensor: torch.Tensor, label: str) -> None:
         """Refuse a tensor on the host or on another GPU."""
         if tensor.get_device() != self._index:
-            raise InputError(label, tensor.device, "not on the GPU of the capture", "move it there")
+            problem = f"it is on {tensor.device}, and not on the GPU of the capture"
+            raise InputError(label, f"{problem}; move it there")
 
     @contextmanager
     def record(self, name: str, trained: Sequence[torch.Tensor] | None) -> Iterator[CudaSegment]:
@@ -142,4 +143,4 @@ def refused(name: str, error: RuntimeError) -> InputError:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         remedy = "lower the capacity, the slots, or the CP sizes"
     first = str(error).strip().partition("\n")[0]
-    return InputError(name, None, f"cannot be captured: {first}", remedy)
+    return InputError(name, f"it cannot be captured: {first}; {remedy}")

@@ -30,7 +30,7 @@ def check_scope(feed_forwards: Sequence[str | None], scope: str, *, recompute: b
     check_name("graph_scope", scope, SCOPES)
     if scope == "layer" and "experts" in feed_forwards:
         problem = f"layer {feed_forwards.index('experts')} has experts, whose dispatch reads back"
-        raise InputError("graph_scope", scope, problem, "use attn or router")
+        raise InputError("graph_scope", f"{problem}; use attn or router")
     if scope != "layer" and recompute:
-        problem = "whole layers are computed again"
-        raise InputError("graph_scope", scope, problem, "use layer, or do not recompute")
+        problem = f"{scope} would be replayed twice where whole layers are computed again"
+        raise InputError("graph_scope", f"{problem}; use layer, or do not recompute")

@@ -83,7 +83,7 @@ class Graphed(GraphedCallable):
             InputError: The callable was reset.
         """
         if self._memory is None:
-            raise InputError(self.name, None, "the graph was reset", "capture it anew")
+            raise InputError(self.name, "the graph was reset; capture it anew")
         return self._memory
 
     @property
@@ -138,7 +138,7 @@ class Graphed(GraphedCallable):
         if self._checked and (self._pending is None or self._pending() is not pending):
             problem = "its activations are gone: replayed again since this forward"
             remedy = "give each microbatch in flight a slot of its own, and one backward"
-            raise InputError(self.name, None, problem, remedy)
+            raise InputError(self.name, f"{problem}; {remedy}")
         try:
             for into, given in zip(static.output_gradients, output_gradients, strict=True):
                 if into is not None and given is None:
@@ -184,7 +184,7 @@ class _Replay(torch.autograd.Function):
         """
         if torch.is_grad_enabled():
             problem = "its gradients cannot be differentiated again"
-            raise InputError(ctx.graphed.name, None, problem, "compute without create_graph=True")
+            raise InputError(ctx.graphed.name, f"{problem}; compute without create_graph=True")
         found = ctx.graphed.replay_backward(ctx.pending, gradients)
         returned = [
             None if gradient is None else gradient.clone() if kept else gradient.detach()
@@ -202,16 +202,17 @@ def check_arguments(
         InputError: Number, shape, dtype, device or the need of a gradient differs.
     """
     if len(arguments) != len(inputs):
-        problem = f"captured with {len(inputs)} inputs"
-        raise InputError(name, len(arguments), problem, "pass as many")
+        problem = f"it was captured with {len(inputs)} inputs, and {len(arguments)} are given"
+        raise InputError(name, f"{problem}; pass as many")
     for index, (static, given) in enumerate(zip(inputs, arguments, strict=True)):
         wanted, found = _likeness(static), _likeness(given)
         if wanted != found:
-            problem = f"input {index} was captured as {wanted}"
-            raise InputError(name, found, problem, "capture it anew")
+            problem = f"input {index} was captured as {wanted} and is {found}"
+            raise InputError(name, f"{problem}; capture it anew")
         if given.requires_grad and not static.requires_grad and torch.is_grad_enabled():
-            value, remedy = f"input {index} that requires a gradient", "let the static input"
-            raise InputError(name, value, "captured without", f"{remedy} require one, or detach")
+            problem = f"input {index} requires a gradient, and was captured without"
+            remedy = "let the static input require one, or detach"
+            raise InputError(name, f"{problem}; {remedy}")
 
 
 def copy_in(inputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> None:

@@ -142,7 +142,7 @@ def graph_capacity(
     """
     groups = [group for item in plan.microbatches for group in item.groups if not group.dummy]
     if not groups:
-        raise InputError("plan", None, "has no sequences", "plan a batch")
+        raise InputError("plan", "it has no sequences; plan a batch")
     packed_rows = 0
     for group in groups:
         chunk = group.size * rank_multiple
@@ -173,8 +173,8 @@ def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
         InputError: There are none, or their rows or CP sizes differ.
     """
     if len({(one.rows, one.sizes) for one in found}) != 1:
-        problem = "have not all the same rows and CP sizes"
-        raise InputError("capacities", len(found), problem, "give those of one domain")
+        problem = f"the {len(found)} have not all the same rows and CP sizes"
+        raise InputError("capacities", f"{problem}; give those of one domain")
     merged = {
         one.name: (sum if one.name in _SUMMED else max)(getattr(other, one.name) for other in found)
         for one in fields(GraphCapacity)

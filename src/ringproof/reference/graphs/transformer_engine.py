@@ -148,7 +148,7 @@ class TransformerEngineCallable(GraphedCallable):
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
         """See ``GraphedCallable``."""
         if self._function is None:
-            raise InputError(self.name, None, "the graph was reset", "capture it anew")
+            raise InputError(self.name, "the graph was reset; capture it anew")
         check_arguments(self.name, self.inputs, arguments)
         self._pending = None
         outputs: Outputs = self._function(*arguments)

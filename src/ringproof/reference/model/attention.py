@@ -117,8 +117,8 @@ def heads_per_rank(heads: int, size: int) -> int:
         InputError: The TP size does not divide them.
     """
     if heads % size:
-        problem = f"does not divide {heads} heads"
-        raise InputError("tensor parallel size", size, problem, "use a smaller one")
+        problem = f"{size} does not divide {heads} heads"
+        raise InputError("tensor parallel size", f"{problem}; use a smaller one")
     return heads // size
 
 

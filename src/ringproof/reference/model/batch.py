@@ -115,14 +115,13 @@ class PackedBatch:
         if self.metadata is not None:
             shape = tuple(self.metadata.table.sequences.shape)
             if shape[0] != self.group.size or self.metadata.capacity.rows != self.packed.rows:
-                problem = f"the pack has {self.packed.rows} rows on {self.group.size} ranks"
-                remedy = "make them for this group and capacity"
-                raise InputError("metadata", shape, problem, remedy)
+                problem = f"{shape} is not the pack's {self.packed.rows} rows on {self.group.size}"
+                raise InputError("metadata", f"{problem} ranks; make them for this pack")
         for name in ("positions", "entries", "real", "tokens", "future"):
             tensor: torch.Tensor | None = getattr(self, name)
             if tensor is not None and tensor.shape[-1] != self.rows:
-                problem = f"the pack has {self.rows} rows on each of {self.group.size} ranks"
-                raise InputError(name, tuple(tensor.shape), problem, "cut it by the same pack")
+                problem = f"{tuple(tensor.shape)} is not the pack's {self.rows} rows on a rank"
+                raise InputError(name, f"{problem}; divide it like the pack")
 
     @property
     def rows(self) -> int:

@@ -54,10 +54,11 @@ class AttentionShape:
 
     def __post_init__(self) -> None:
         if self.kv_heads < 1 or self.heads % self.kv_heads:
-            problem = f"does not divide {self.heads} query heads"
-            raise InputError("kv_heads", self.kv_heads, problem, "choose a divisor")
+            problem = f"{self.kv_heads} does not divide {self.heads} query heads"
+            raise InputError("kv_heads", f"{problem}; choose a divisor")
         if self.rotary and self.head_width % 2:
-            raise InputError("head_width", self.head_width, "is odd", "RoPE turns pairs")
+            problem = f"{self.head_width} is odd, and RoPE turns pairs"
+            raise InputError("head_width", f"{problem}; give an even width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,8 @@ class ExpertsShape:
     def __post_init__(self) -> None:
         check_name("score", self.score, SCORES)
         if not 1 <= self.chosen <= self.experts:
-            problem = f"there are {self.experts} experts"
-            raise InputError("chosen", self.chosen, problem, "choose 1 to all of them")
+            problem = f"{self.chosen} cannot be chosen of {self.experts} experts"
+            raise InputError("chosen", f"{problem}; choose from 1 to all of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +161,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not self.layers:
-            raise InputError("layers", self.layers, "there is none", "give one")
+            raise InputError("layers", "the model has no layer; give one")
         for kind in self.layers:
             for part, known in ((kind.mixer, MIXERS), (kind.feed_forward, FEED_FORWARDS)):
                 if part is not None:
@@ -168,7 +169,7 @@ class ModelConfig:
                 if part in SHAPES:
                     required(getattr(self, part), part)
         if self.mtp_depths < 0:
-            raise InputError("mtp_depths", self.mtp_depths, "below 0", "give 0 or more")
+            raise InputError("mtp_depths", f"{self.mtp_depths} is negative; give 0 or more")
 
     @property
     def mtp_layer(self) -> LayerKind:
@@ -187,7 +188,7 @@ def required(shape: Shape | None, part: str) -> Shape:
         InputError: The model has none.
     """
     if shape is None:
-        raise InputError(part, None, "a layer needs this part", f"give the model its {part} shape")
+        raise InputError(part, f"a layer needs this part; give the model its {part} shape")
     return shape
 
 

@@ -76,19 +76,15 @@ class HeadShares:
         """
         sizes = f"TP {tensor_parallel}, CP {context_parallel}"
         if shape.heads % shape.groups:
-            problem = f"not {shape.groups} equal groups"
-            raise InputError("mamba heads", shape.heads, problem, "use a multiple")
+            problem = f"{shape.heads} are not {shape.groups} equal groups"
+            raise InputError("mamba heads", f"{problem}; use a multiple")
         if shape.groups % tensor_parallel:
-            problem = (
-                f"the {shape.heads} heads' groups cannot be cut over TP ranks evenly ({sizes})"
-            )
-            remedy = f"use a TP size that divides {shape.groups}"
-            raise InputError("mamba groups", shape.groups, problem, remedy)
+            problem = f"{shape.groups} groups cannot be divided over TP ranks evenly ({sizes})"
+            raise InputError("mamba groups", f"{problem}; use a TP size that divides them")
         heads = shape.heads // tensor_parallel
         if heads % context_parallel:
             problem = f"a TP rank has {heads}, which CP ranks cannot share evenly ({sizes})"
-            remedy = f"use CP sizes that divide {heads}"
-            raise InputError("mamba heads", shape.heads, problem, remedy)
+            raise InputError("mamba heads", f"{problem}; use CP sizes that divide {heads}")
         return cls(
             heads=heads,
             groups=shape.groups // tensor_parallel,

@@ -47,9 +47,9 @@ class ParameterKind:
         blocks = full.split(self.blocks or full.shape[self.split], dim=self.split)
         for block in blocks:
             if block.shape[self.split] % size:
-                problem = f"does not divide {block.shape[self.split]} columns or rows of a weight"
+                problem = f"{size} does not divide {block.shape[self.split]} columns or rows of"
                 remedy = "use a size that divides heads, key/value heads and widths"
-                raise InputError("tensor parallel size", size, problem, remedy)
+                raise InputError("tensor parallel size", f"{problem} a weight; {remedy}")
         return torch.cat([block.chunk(size, self.split)[rank] for block in blocks], self.split)
 
 
@@ -102,7 +102,8 @@ class Builder:
         """
         full_name = f"{self.prefix}{name}"
         if full_name in self.registry:
-            raise InputError("parameter", full_name, "made twice", "give each scope its own name")
+            problem = f"{full_name} is made twice"
+            raise InputError("parameter", f"{problem}; give each scope a name of its own")
         kind = ParameterKind(
             split=split,
             partial_over_tensor_parallel=partial and self.tensor_parallel.size > 1,

@@ -23,7 +23,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.layer import Layer, PredictionModule
@@ -202,8 +202,8 @@ def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:
     (range(0, 3), range(3, 5))
     """
     if not 1 <= stages <= layer_count:
-        problem = f"the model has {layer_count} layers"
-        raise InputError("pipeline stages", stages, problem, "give each a layer")
+        problem = f"{stages} stages cannot share {layer_count} layers"
+        raise InputError("pipeline stages", f"{problem}; give each stage a layer")
     length, longer = divmod(layer_count, stages)
     starts = [stage * length + min(stage, longer) for stage in range(stages + 1)]
     return tuple(range(start, stop) for start, stop in itertools.pairwise(starts))
@@ -214,6 +214,6 @@ def _labels(batch: PackedBatch, depths: int) -> torch.Tensor:
     counts = batch.metadata.predictions if batch.metadata else batch.totals.predictions
     if batch.future is None or min(len(batch.future), len(counts)) < depths:
         found = None if batch.future is None else tuple(batch.future.shape)
-        problem = f"the model predicts {depths} tokens of each row"
-        raise InputError("future", found, problem, "give their labels")
+        problem = f"{shown(found)} is not the shape of labels at {depths} depths"
+        raise InputError("future", f"{problem}, as the model predicts; give them")
     return batch.future

@@ -43,9 +43,9 @@ def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
     packed, device = batch.packed, batch.positions.device
     found = Capacity(rows=packed.rows, entries=len(packed.lengths))
     if found != capacity:
-        wanted = f"the capacity is {capacity.rows} rows, {capacity.entries} entries"
-        value = f"{found.rows} rows, {found.entries} entries"
-        raise InputError("packed", value, wanted, "cover the tail with a dummy (to_capacity)")
+        wanted = f"{capacity.rows} rows and {capacity.entries} entries"
+        problem = f"{found.rows} rows and {found.entries} entries are not the capacity of {wanted}"
+        raise InputError("packed", f"{problem}; cover the tail with a dummy (to_capacity)")
     rows = row_arrays(packed, batch.group.size, batch.partition)
     sequences, positions, places, order = (
         torch.from_numpy(array).to(device)
@@ -102,9 +102,9 @@ def load(static: PackedBatch, batch: PackedBatch) -> None:
     for name, tensor in into.items():
         found = given.get(name)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-            value = None if found is None else _likeness(found)
-            problem = f"the static one is {_likeness(tensor)}"
-            raise InputError(f"batch.{name}", value, problem, "capture for such microbatches")
+            value = "nothing" if found is None else _likeness(found)
+            problem = f"the static microbatch has {_likeness(tensor)}, and this one {value}"
+            raise InputError(f"batch.{name}", f"{problem}; capture for such microbatches")
     for name, tensor in into.items():
         tensor.copy_(given[name])
 
@@ -126,7 +126,7 @@ def batch_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
 def _metadata(batch: PackedBatch) -> Metadata:
     if batch.metadata is None:
-        raise InputError("metadata", None, "the microbatch has none", "add them (with_metadata)")
+        raise InputError("metadata", "the microbatch has none; add them (with_metadata)")
     return batch.metadata
 
 
@@ -140,21 +140,22 @@ def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
         ("capacity", _metadata(batch).capacity, _metadata(static).capacity),
     ):
         if found != wanted:
-            raise InputError(name, found, f"the static microbatch has {wanted}", "capture for it")
+            problem = f"the static microbatch has {wanted}, and this one {found}"
+            raise InputError(name, f"{problem}; capture for it")
 
 
 def _of_another_group(static: ContextParallelGroup, given: ContextParallelGroup) -> InputError:
     """Return an error that names the difference: the size, the ranks, or the communicator."""
     of, remedy = "the static microbatch is of another CP group, of", "capture for each group"
     if given.size != static.size:
-        return InputError("group", f"{given.size} ranks", f"{of} {static.size} ranks", remedy)
+        sizes = f"{static.size} ranks and not {given.size}"
+        return InputError("group", f"{of} {sizes}; {remedy}")
     ranks, captured = (
         ", ".join(map(str, dist.get_process_group_ranks(one.flat))) for one in (given, static)
     )
     if ranks != captured:
-        return InputError("group", f"ranks {ranks}", f"{of} ranks {captured}", remedy)
-    remedy = "use the group of the capture"
-    return InputError("group", f"ranks {ranks}", f"{of} the same ranks", remedy)
+        return InputError("group", f"{of} ranks {captured} and not {ranks}; {remedy}")
+    return InputError("group", f"{of} the same ranks ({ranks}); use the group of the capture")
 
 
 def _likeness(tensor: torch.Tensor) -> str:

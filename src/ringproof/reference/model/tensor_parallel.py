@@ -50,8 +50,8 @@ class TensorParallel:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size or (self.size > 1 and self.group is None):
-            problem = "no group, or a rank outside of it"
-            raise InputError("tensor_parallel", self, problem, "use of(group)")
+            problem = f"rank {self.rank} of {self.size} has no place in a group"
+            raise InputError("tensor_parallel", f"{problem}; use TensorParallel.of(group)")
 
     @classmethod
     def of(
@@ -167,6 +167,6 @@ def _communicator(tp: TensorParallel) -> Communicator:
 
 def _check_rows(x: torch.Tensor, tp: TensorParallel) -> None:
     if x.shape[0] % tp.size:
-        problem = f"sequence parallelism over {tp.size} ranks needs a multiple of {tp.size}"
+        problem = f"sequence parallelism cannot divide {x.shape[0]} rows over {tp.size} ranks"
         remedy = "pad the pack (see packing.padding.padding_multiple)"
-        raise InputError("rows", x.shape[0], problem, remedy)
+        raise InputError("rows", f"{problem}; {remedy}")

@@ -109,13 +109,13 @@ def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
     used, real = packed.cu_seqlens_padded[: count + 1], packed.cu_seqlens[: count + 1]
     missing = capacity.rows - used[-1]
     if missing < 0:
-        raise InputError(
-            "capacity.rows", capacity.rows, f"the sequences take {used[-1]} rows", "raise it"
-        )
+        problem = f"{capacity.rows} rows do not hold the {used[-1]} of the sequences"
+        raise InputError("capacity.rows", f"{problem}; give more")
     unused = capacity.entries - count
     if unused < (missing > 0):
         needed = f"{count} sequences and a dummy" if missing else f"{count} sequences"
-        raise InputError("capacity.entries", capacity.entries, f"the pack has {needed}", "raise it")
+        problem = f"{capacity.entries} entries do not hold {needed}"
+        raise InputError("capacity.entries", f"{problem}; give more")
     return replace(
         packed,
         cu_seqlens=real + real[-1:] * unused,
@@ -167,7 +167,7 @@ class RankCapacity:
         if rows > self.rows and self.overflow == "error":
             problem = f"the longest sequence has {rows:,} rows on each of {size} CP ranks"
             remedy = "raise it, or use --graphs-overflow eager"
-            raise InputError("graph_rows", self.rows, problem, remedy)
+            raise InputError("graph_rows", f"{problem}, and the graphs have {self.rows}; {remedy}")
 
     def fitted(self, packed: PackedSequences, size: int) -> PackedSequences | None:
         """Return the pack at capacity, or ``None`` if it does not fit and overflow is eager.
@@ -186,6 +186,6 @@ class RankCapacity:
                 continue
             if self.overflow == "eager":
                 return None
-            problem = f"a pack of CP size {size} has {needed:,} {what}"
-            raise InputError(name, capacity, problem, "raise it, or use --graphs-overflow eager")
+            problem = f"a pack of CP size {size} has {needed:,} {what}, and the graphs {capacity}"
+            raise InputError(name, f"{problem}; raise it, or use --graphs-overflow eager")
         return to_capacity(packed, self.of_group(size))

@@ -64,7 +64,7 @@ def padding_multiple(
     """
     for name, size in (("cp_size", cp_size), ("tp_size", tp_size)):
         if size < 1:
-            raise InputError(name, size, "a parallel size is at least 1", "give 1")
+            raise InputError(name, f"{size} is less than 1; give 1 or more")
     check_partition(partition)
     check_name("alignment", alignment, ROW_ALIGNMENTS)
     chunks = 2 if partition == "zigzag" and cp_size > 1 else 1

@@ -68,12 +68,10 @@ def check_divisible(seq_len: int, size: int, partition: str) -> None:
     check_partition(partition)
     multiple = 2 * size if partition == "zigzag" else size
     if seq_len < multiple or seq_len % multiple:
-        raise InputError(
-            "seq_len",
-            seq_len,
-            f"{partition} over {size} CP ranks needs a positive multiple of {multiple}",
-            f"pad the sequence to {-(-max(seq_len, 1) // multiple) * multiple}",
-        )
+        problem = f"{seq_len} tokens cannot be divided {partition} over {size} CP ranks"
+        padded = -(-max(seq_len, 1) // multiple) * multiple
+        remedy = f"pad the sequence to {padded}, a multiple of {multiple}"
+        raise InputError("seq_len", f"{problem}; {remedy}")
 
 
 def rank_spans(seq_len: int, size: int, rank: int, partition: str) -> tuple[Span, ...]:

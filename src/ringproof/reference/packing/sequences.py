@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from ringproof.errors import InputError, check_name
+from ringproof.errors import InputError, check_name, shown
 from ringproof.reference.packing.padding import round_up
 from ringproof.reference.packing.partition import Span
 
@@ -65,52 +65,34 @@ class PackedSequences:
         _check_cumulative("cu_seqlens", self.cu_seqlens)
         _check_cumulative("cu_seqlens_padded", self.cu_seqlens_padded)
         if len(self.cu_seqlens) != len(self.cu_seqlens_padded):
-            raise InputError(
-                "cu_seqlens_padded",
-                len(self.cu_seqlens_padded),
-                f"cu_seqlens has {len(self.cu_seqlens)} entries",
-                "give both one entry more than there are sequences",
-            )
+            counts = f"{len(self.cu_seqlens_padded)} numbers, and cu_seqlens {len(self.cu_seqlens)}"
+            remedy = "give both one more than there are entries"
+            raise InputError("cu_seqlens_padded", f"there are {counts}; {remedy}")
         for index, (real, rows) in enumerate(zip(self.lengths, self.padded_lengths, strict=True)):
             if real > rows:
-                raise InputError(
-                    "cu_seqlens", real, f"entry {index} has only {rows} rows", "pad it further"
-                )
+                problem = f"entry {index} has {real} tokens and only {rows} rows"
+                raise InputError("cu_seqlens", f"{problem}; pad it further")
         if not 0 < self.rows <= MOST_ROWS:
-            raise InputError(
-                "cu_seqlens_padded", self.rows, "a pack has 1 to 2**31 - 1 rows", "repack"
-            )
+            problem = f"a pack has 1 to 2**31 - 1 rows, not {self.rows}"
+            raise InputError("cu_seqlens_padded", f"{problem}; pack other sequences")
         if not _is_int(self.max_seqlen) or self.max_seqlen < max(self.padded_lengths):
-            raise InputError(
-                "max_seqlen",
-                self.max_seqlen,
-                f"the longest entry has {max(self.padded_lengths)} rows",
-                "give at least that",
-            )
+            problem = f"{shown(self.max_seqlen)} is not an integer from {max(self.padded_lengths)}"
+            raise InputError("max_seqlen", f"{problem}, the rows of the longest entry, upwards")
         self._check_tail()
 
     def _check_tail(self) -> None:
         check_name("tail", self.tail, TAILS)
         entries = len(self.cu_seqlens) - 1
         if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
-            raise InputError(
-                "sequences", self.sequences, f"the pack has {entries} entries", "count again"
-            )
+            problem = f"{shown(self.sequences)} is not a number of entries from 0 to {entries}"
+            raise InputError("sequences", f"{problem}; count the sequences")
         if self.cu_seqlens[self.sequences] != self.cu_seqlens[-1]:
-            raise InputError(
-                "sequences",
-                self.sequences,
-                "an entry after them has real tokens",
-                "count all sequences",
-            )
+            problem = f"an entry after the first {self.sequences} has real tokens"
+            raise InputError("sequences", f"{problem}; count all sequences")
         others = sum(rows > 0 for rows in self.padded_lengths[self.sequences :])
         if others > (self.tail == "dummy"):
-            raise InputError(
-                "tail",
-                self.tail,
-                f"{others} entries after the {self.sequences} sequences have rows",
-                "only a dummy has, and there is one at most",
-            )
+            problem = f"{others} entries after the {self.sequences} sequences have rows"
+            raise InputError("tail", f"{problem}; only one dummy may have rows")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -200,7 +182,7 @@ def pack(
     if capacity:
         _fill(real, padded, capacity.entries)
     if not sum(padded):
-        raise InputError("lengths", list(lengths), "no rows to pack", "give a sequence")
+        raise InputError("lengths", f"{list(lengths)} has no rows to pack; give a sequence")
     return PackedSequences(
         cu_seqlens=_cumulative(real),
         cu_seqlens_padded=_cumulative(padded),
@@ -216,28 +198,25 @@ def _length(index: int, length: SupportsIndex) -> int:
         value = operator.index(length)
         if 0 <= value <= MOST_ROWS:
             return value
-    raise InputError("lengths", length, f"sequence {index} has no length in [0, 2**31)", "drop it")
+    problem = f"{shown(length)} is not a length in [0, 2**31) (sequence {index})"
+    raise InputError("lengths", f"{problem}; leave it out")
 
 
 def _check_positive(name: str, value: int) -> None:
     if not _is_int(value) or value < 1:
-        raise InputError(name, value, "not a positive integer", "give 1 or more")
+        raise InputError(name, f"{shown(value)} is not a positive integer; give 1 or more")
 
 
 def _check_missing(missing: int, used: int, *, multiple: int, tail: str) -> None:
     if missing < 0:
-        raise InputError(
-            "capacity.rows", used + missing, f"the sequences take {used} rows", "pack fewer"
-        )
+        problem = f"{used + missing} rows do not hold the {used} of the sequences"
+        raise InputError("capacity.rows", f"{problem}; pack fewer")
     if tail == "none":
-        raise InputError("tail", tail, f"{missing} rows are nobody's", "use dummy or extend_last")
+        problem = f"{missing} rows are left over, and there is no tail"
+        raise InputError("tail", f"{problem}; use dummy or extend_last")
     if missing % multiple:
-        raise InputError(
-            "capacity.rows or total_multiple",
-            used + missing,
-            f"a tail of {missing} rows is no multiple of {multiple}",
-            f"use multiples of {multiple}",
-        )
+        problem = f"{used + missing} rows leave a tail of {missing}, not a multiple of {multiple}"
+        raise InputError("capacity.rows or total_multiple", f"{problem}; change it")
 
 
 def _add_tail(real: list[int], padded: list[int], missing: int, tail: str) -> None:
@@ -246,15 +225,14 @@ def _add_tail(real: list[int], padded: list[int], missing: int, tail: str) -> No
         padded.append(missing)
         return
     if not padded:
-        raise InputError("tail", tail, "there is no last sequence to extend", "use dummy")
+        raise InputError("tail", "there is no last sequence that could be extended; use dummy")
     padded[-1] += missing
 
 
 def _fill(real: list[int], padded: list[int], entries: int) -> None:
     if len(real) > entries:
-        raise InputError(
-            "capacity.entries", entries, f"the pack has {len(real)} with its tail", "pack fewer"
-        )
+        problem = f"{entries} entries do not hold the {len(real)} of the pack with its tail"
+        raise InputError("capacity.entries", f"{problem}; pack fewer")
     unused = [0] * (entries - len(real))
     real.extend(unused)
     padded.extend(unused)
@@ -262,12 +240,13 @@ def _fill(real: list[int], padded: list[int], entries: int) -> None:
 
 def _check_cumulative(name: str, values: tuple[int, ...]) -> None:
     if not isinstance(values, tuple) or len(values) < 2 or not all(map(_is_int, values)):
-        raise InputError(name, values, "not a tuple of two or more integers", "convert it")
+        raise InputError(name, f"{shown(values)} is not a tuple of two or more integers")
     if values[0] != 0:
-        raise InputError(name, values[0], "does not start at 0", "start it at 0")
+        raise InputError(name, f"the first number is {values[0]}; start with 0")
     for index, length in enumerate(_differences(values)):
         if length < 0:
-            raise InputError(name, length, f"entry {index} has a negative length", "make it ascend")
+            problem = f"entry {index} has a length of {length}"
+            raise InputError(name, f"{problem}; give numbers that ascend")
 
 
 def _differences(values: tuple[int, ...]) -> tuple[int, ...]:

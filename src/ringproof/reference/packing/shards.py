@@ -91,22 +91,15 @@ def check_pack(packed: PackedSequences, size: int, partition: str) -> None:
     """
     check_partition(partition)
     if partition == "contiguous" and packed.rows % size:
-        raise InputError(
-            "cu_seqlens_padded",
-            packed.rows,
-            f"contiguous over {size} CP ranks needs a multiple of {size} rows in the pack",
-            f"pack with total_multiple={size} and a tail",
-        )
+        problem = f"{packed.rows} rows cannot be divided contiguously over {size} CP ranks"
+        remedy = f"pack with total_multiple={size} and a tail"
+        raise InputError("cu_seqlens_padded", f"{problem}; {remedy}")
     if partition == "zigzag" and size > 1:
         for index, rows in enumerate(packed.padded_lengths):
             if rows % (2 * size):
-                raise InputError(
-                    "cu_seqlens_padded",
-                    rows,
-                    f"zigzag over {size} CP ranks needs a multiple of {2 * size} rows "
-                    f"in entry {index}",
-                    f"pack with multiple={2 * size}",
-                )
+                problem = f"{rows} rows of entry {index} cannot be divided zigzag over {size} CP"
+                remedy = f"pack with multiple={2 * size}"
+                raise InputError("cu_seqlens_padded", f"{problem} ranks; {remedy}")
 
 
 def pack_spans(packed: PackedSequences, size: int, rank: int, partition: str) -> tuple[Span, ...]:

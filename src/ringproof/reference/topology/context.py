@@ -76,12 +76,12 @@ def parallel_context(
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if layout.world_size != world_size:
-        raise InputError(
-            "layout", layout, f"it needs {layout.world_size} ranks", f"start it on {world_size}"
-        )
+        problem = f"the layout has {layout.world_size} ranks, and {world_size} were started"
+        raise InputError("layout", f"{problem}; make both equal")
     sizes = check_sizes(hierarchical_sizes, layout.cp) if hierarchical_sizes else ()
     if sizes and CONTEXT_PARALLEL not in descriptions:
-        raise InputError("descriptions", descriptions, "levels cut the CP group", "include it")
+        problem = f"levels divide the CP group, and {list(descriptions)} leave it out"
+        raise InputError("descriptions", f"{problem}; include it")
     with created_groups(all_groups(layout, sizes, descriptions), timeout) as made:
         groups = {planned.description: group for planned, group in made.items()}
         yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))

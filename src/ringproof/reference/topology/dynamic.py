@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import torch.distributed as dist
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.reference.topology.context import ParallelContext, created_groups
 from ringproof.reference.topology.dynamic_catalogue import (
     DOMAIN,
@@ -67,8 +67,8 @@ class ContextParallelGroup:
         if comm_type != HIERARCHICAL:
             return self.flat
         if self.levels is None:
-            problem = f"the group of {self.size} ranks has no levels"
-            raise InputError("comm_type", comm_type, problem, "make the groups for that type")
+            problem = f"the group of {self.size} ranks has no levels for {shown(comm_type)}"
+            raise InputError("comm_type", f"{problem}; make the groups for that type")
         return self.levels
 
 
@@ -102,7 +102,7 @@ class DynamicGroups:
         """
         if size not in self.by_size:
             sizes = ", ".join(map(str, self.by_size))
-            raise InputError("cp_size", size, "no group has that size", f"choose from {sizes}")
+            raise InputError("cp_size", f"no group has {size} ranks; choose from {sizes}")
         return self.by_size[size]
 
 

@@ -52,11 +52,11 @@ def check_group_sizes(sizes: Sequence[int], domain_size: int) -> tuple[int, ...]
         InputError: None is given, or one does not divide the domain.
     """
     if not sizes:
-        raise InputError("cp_sizes", None, "names no group size", "give at least one")
+        raise InputError("cp_sizes", "no group size is given; give at least one")
     for size in sizes:
         if size < 1 or domain_size % size:
-            problem = f"does not divide the domain of {domain_size} ranks"
-            raise InputError("cp_sizes", size, problem, "give a divisor")
+            problem = f"{size} does not divide the domain of {domain_size} ranks"
+            raise InputError("cp_sizes", f"{problem}; give a divisor")
     return tuple(sorted(set(sizes)))
 
 
@@ -76,7 +76,7 @@ def level_sizes(size: int, ranks_per_node: int) -> tuple[int, int]:
     ((2, 1), (4, 2), (2, 3))
     """
     if ranks_per_node < 1:
-        raise InputError("ranks_per_node", ranks_per_node, "is less than 1", "give 1 or more")
+        raise InputError("ranks_per_node", f"{ranks_per_node} is less than 1; give 1 or more")
     inner = math.gcd(size, ranks_per_node)
     return inner, size // inner
 

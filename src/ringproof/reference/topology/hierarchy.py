@@ -23,6 +23,9 @@ from collections.abc import Iterator, Sequence
 
 from ringproof.errors import InputError
 
+FIELD = "hierarchical_context_parallel_sizes"
+"""Upstream's name of the option."""
+
 
 def check_sizes(sizes: Sequence[int], group_size: int) -> tuple[int, ...]:
     """The level sizes as a tuple, once their product is the group's size.
@@ -32,19 +35,11 @@ def check_sizes(sizes: Sequence[int], group_size: int) -> tuple[int, ...]:
             ends the same mistake with a bare ``AssertionError``.
     """
     if not sizes or any(size < 1 for size in sizes):
-        raise InputError(
-            "hierarchical_context_parallel_sizes",
-            list(sizes),
-            "each level needs a size of at least 1",
-            "list the sizes inner to outer, such as 2,4",
-        )
+        problem = f"{list(sizes)} is not a list of sizes of 1 or more"
+        raise InputError(FIELD, f"{problem}; list them inner to outer, such as 2,4")
     if math.prod(sizes) != group_size:
-        raise InputError(
-            "hierarchical_context_parallel_sizes",
-            list(sizes),
-            f"the product is {math.prod(sizes)} and the context parallel size {group_size}",
-            "make them equal",
-        )
+        problem = f"the product of {list(sizes)} is {math.prod(sizes)}"
+        raise InputError(FIELD, f"{problem}, and the CP size {group_size}; make them equal")
     return tuple(sizes)
 
 

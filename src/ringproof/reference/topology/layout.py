@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -52,22 +52,19 @@ class RankLayout:
     def __post_init__(self) -> None:
         for axis in AXES:
             if self.size(axis) < 1:
-                raise InputError(axis, self.size(axis), "a parallel size is at least 1", "give 1")
+                raise InputError(axis, f"{self.size(axis)} is less than 1; give 1 or more")
         if self.ep != 1:
-            raise InputError(
-                "ep", self.ep, "expert parallelism has a grid of its own", "lay it out with ep=1"
-            )
+            problem = f"{self.ep} is given, and expert parallelism has a grid of its own"
+            raise InputError("ep", f"{problem}; lay it out with ep=1")
         named = self.order.lower().split("-")
         for axis in named:
             if axis not in AXES or named.count(axis) > 1:
-                raise InputError(
-                    "order", self.order, f"axis {axis!r} is unknown or repeated", f"use {AXES}"
-                )
+                problem = f"axis {axis!r} of {shown(self.order)} is unknown or repeated"
+                raise InputError("order", f"{problem}; use each of {', '.join(AXES)} once")
         for axis in AXES:
             if axis not in named and self.size(axis) > 1:
-                raise InputError(
-                    "order", self.order, f"axis {axis!r} has size {self.size(axis)}", "name it"
-                )
+                problem = f"{shown(self.order)} leaves out axis {axis!r} of size {self.size(axis)}"
+                raise InputError("order", f"{problem}; name it")
 
     def size(self, axis: str) -> int:
         """Ranks along one axis."""
@@ -125,9 +122,11 @@ class RankLayout:
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.world_size:
-            raise InputError("rank", rank, f"the world has {self.world_size} ranks", "stay below")
+            problem = f"{rank} is not a rank of a world of {self.world_size}"
+            raise InputError("rank", f"{problem}; give one from 0 to {self.world_size - 1}")
 
 
 def _check_axes(axes: tuple[str, ...]) -> None:
     if any(axis not in AXES or axes.count(axis) > 1 for axis in axes):
-        raise InputError("axes", axes, "an axis is unknown or repeated", f"choose from {AXES}")
+        problem = f"an axis of {axes} is unknown or repeated"
+        raise InputError("axes", f"{problem}; choose from {', '.join(AXES)}")

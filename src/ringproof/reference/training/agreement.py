@@ -35,8 +35,7 @@ def check_agreement(digest: str, *, what: str) -> None:
     if different:
         ranks = ", ".join(map(str, different))
         problem = f"rank {ranks} made another than the other {len(digests) - len(different)} ranks"
-        remedy = "give every rank the same seed, data and options"
-        raise InputError(what, None, problem, remedy)
+        raise InputError(what, f"{problem}; give every rank the same seed, data and options")
 
 
 def refuse_together(function: Callable[[], Result]) -> Result:
@@ -85,12 +84,9 @@ def gathered(value: Any) -> list[Any]:
     return found
 
 
-def _refusal(error: Exception) -> tuple[str, str | None, str, str] | None:
-    """Return the fields with which another rank can raise the same ``InputError``."""
-    if not isinstance(error, InputError):
-        return None
-    value = None if error.value is None else str(error.value)
-    return error.field, value, error.problem, error.remedy
+def _refusal(error: Exception) -> tuple[str, str] | None:
+    """Return the parts from which another rank can make the same ``InputError``."""
+    return (error.field, error.sentence) if isinstance(error, InputError) else None
 
 
 def outliers(digests: Sequence[str]) -> tuple[int, ...]:

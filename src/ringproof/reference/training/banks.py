@@ -13,8 +13,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import CaptureBackend, GraphMemory
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, GraphKey, capture_bank
-from ringproof.reference.graphs.estimate import check_fits, estimated_bytes, need_of
-from ringproof.reference.graphs.scopes import Part, parts_of
+from ringproof.reference.graphs.scopes import parts_of
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import with_metadata
@@ -47,7 +46,7 @@ def graph_banks(
         One bank for each stage of this rank, and the record of all ranks.
 
     Raises:
-        InputError: A part cannot be captured, or the graphs do not fit in the memory that is free.
+        InputError: A part cannot be captured.
     """
     if options.graphs.graphs != "bank":
         yield (), None
@@ -83,24 +82,15 @@ def _captured(
     options: BankOptions,
     stack: ExitStack,
 ) -> tuple[tuple[GraphBank, ...], float]:
-    """Capture a bank for each stage if the graphs fit in memory. Return the duration, too."""
-
-    def parts() -> list[tuple[Part, ...]]:
-        return [parts_of(stage, scope) for stage in stages]
-
-    def estimate() -> int:
-        count = len(samples)
-        return sum(estimated_bytes(part, samples[-1], count, options) for part in parts())
+    """Capture a bank for each stage, and return the duration, too."""
 
     def capture() -> tuple[GraphBank, ...]:
         banks = []
-        for part in parts():
-            banks.append(capture_bank(part, samples, options))
+        for stage in stages:
+            banks.append(capture_bank(parts_of(stage, scope), samples, options))
             stack.callback(banks[-1].reset)
         return tuple(banks)
 
-    needed = refuse_together(estimate)
-    check_fits(need_of(needed, options.device), samples[-1].rows)
     started = time.perf_counter()
     banks = refuse_together(capture)
     return banks, time.perf_counter() - started
@@ -141,9 +131,9 @@ def check_slots(options: TrainOptions, step: StepPlan) -> None:
     count = len(step.plan.microbatches)
     needed = microbatches_in_flight(count, pp=layout.pp, vpp=options.parallel.vpp)
     if needed > options.slots:
-        problem = f"a plan of {count} microbatches has {needed} in flight"
+        problem = f"a plan of {count} microbatches has {needed} in flight, and {options.slots}"
         remedy = "raise it, or use --graphs-overflow eager"
-        raise InputError("graph_slots", options.slots, problem, remedy)
+        raise InputError("graph_slots", f"{problem} have a slot; {remedy}")
 
 
 def replayed_in_step(

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.reference.planning.elementwise import IntArray
 from ringproof.reference.planning.lengths import folder
 
@@ -83,7 +83,7 @@ def read_data(source: str, *, longest: int) -> DataSplit:
         InputError: The source is unknown, or it has fewer than two documents.
     """
     if longest < 1:
-        raise InputError("max_sequence_length", longest, "is less than 1", "give 1 or more")
+        raise InputError("max_sequence_length", f"{longest} is less than 1; give 1 or more")
     kind, colon, options = source.partition(":")
     if source == "stdlib":
         return split(standard_library(longest))
@@ -93,7 +93,7 @@ def read_data(source: str, *, longest: int) -> DataSplit:
         return split(folder_files(options, longest))
     if kind == "synthetic" and (options or not colon):
         return split(read_language(options, longest))
-    raise InputError("data", source, "unknown source", _FORMS)
+    raise InputError("data", f"{shown(source)} is an unknown source; {_FORMS}")
 
 
 def split(documents: Documents) -> DataSplit:
@@ -104,7 +104,8 @@ def split(documents: Documents) -> DataSplit:
     """
     count = len(documents.lengths)
     if count < 2:
-        raise InputError("data", documents.source, "is a single document", "give two or more")
+        problem = f"{shown(documents.source)} is a single document"
+        raise InputError("data", f"{problem}; give two or more")
     held_out = np.arange(count) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
     if not held_out.any():
         held_out[-1] = True
@@ -166,11 +167,11 @@ class Files:
                     file.seek(int(self.starts[index]))
                 content = file.read(length)
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-            raise InputError(self.paths[index], None, problem, "leave it out") from error
+            problem = f"the file cannot be read: {error.strerror}"
+            raise InputError(self.paths[index], f"{problem}; leave it out") from error
         if len(content) < length:
-            problem = f"had {length} bytes when the run began"
-            raise InputError(self.paths[index], len(content), problem, "do not change the data")
+            problem = f"the file had {length} bytes when the run began, and now {len(content)}"
+            raise InputError(self.paths[index], f"{problem}; do not change the data")
         return np.frombuffer(content, np.uint8)
 
 
@@ -216,7 +217,8 @@ def _library_paths() -> list[str]:
         paths = [Path(place, name) for name in names if name.endswith(".py")]
         found += [(path.relative_to(root).as_posix(), str(path)) for path in paths]
     if not found:
-        raise InputError("data", "stdlib", "no file of it is on disk", "use folder:PATH")
+        problem = "no file of the standard library is on disk"
+        raise InputError("data", f"{problem}; use folder:PATH")
     return [path for _, path in sorted(found)]
 
 
@@ -231,7 +233,7 @@ def folder_files(options: str, longest: int) -> Files:
     except InputError as error:  # the planner's own option has another name
         field = "data" if error.field.startswith("--") else error.field
         remedy = "write folder:PATH or folder:PATH,glob=*.md"
-        raise InputError(field, error.value, error.problem, remedy) from error
+        raise InputError(field, error.sentence.partition(";")[0] + f"; {remedy}") from error
     return Files(f"folder:{options}", found.names, np.array(found.values))
 
 
@@ -315,8 +317,8 @@ def read_language(options: str, longest: int) -> SyntheticLanguage:
     for part in options.split(",") if options else ():
         match = _OPTION.fullmatch(part)
         if match is None or match[1] in given:
-            problem = "is unknown, there twice, or no number"
-            raise InputError("synthetic", part, problem, "write seed=0,documents=4096,mean=256")
+            problem = f"{shown(part)} is unknown, there twice, or not a number"
+            raise InputError("synthetic", f"{problem}; write seed=0,documents=4096,mean=256")
         given[match[1]] = float(match[2])
     language = SyntheticLanguage(
         longest=longest,
@@ -326,16 +328,16 @@ def read_language(options: str, longest: int) -> SyntheticLanguage:
         sigma=given.get("sigma", 1.0),
     )
     if language.mean < 1 or language.sigma > 10:
-        problem = "mean is less than 1, or sigma more than 10"
-        raise InputError("synthetic", options, problem, "correct it")
+        problem = f"{shown(options)} has a mean of less than 1, or a sigma of more than 10"
+        raise InputError("synthetic", f"{problem}; correct it")
     return language
 
 
 def _whole(given: dict[str, float], name: str, default: int, *, least: int) -> int:
     value = given.get(name, float(default))
     if not value.is_integer() or not least <= value <= 10**6:
-        problem = f"is not a whole number from {least} to 1,000,000"
-        raise InputError(f"synthetic: {name}", value, problem, "correct it")
+        problem = f"{value:g} is not a whole number from {least} to 1,000,000"
+        raise InputError(f"synthetic: {name}", f"{problem}; correct it")
     return int(value)
 
 
@@ -364,10 +366,10 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
-            raise InputError("seed", self.seed, "is not in [0, 2**32)", "choose another")
+            raise InputError("seed", f"{self.seed} is not in [0, 2**32); choose another")
         for name in ("global_batch", "documents"):
             if getattr(self, name) < 1:
-                raise InputError(name, getattr(self, name), "is less than 1", "give 1 or more")
+                raise InputError(name, f"{getattr(self, name)} is less than 1; give 1 or more")
 
     def indices(self, step: int) -> IntArray:
         """Return the documents of a step, shape ``(global_batch,)``. Steps count from 0.

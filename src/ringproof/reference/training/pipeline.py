@@ -65,12 +65,12 @@ class Message:
             InputError: The row shards do not divide the rows, or the rows exceed the capacity.
         """
         if batch.rows % self.row_shards:
-            problem = f"{self.row_shards} tensor parallel ranks cannot share the rows evenly"
-            raise InputError("batch", batch.rows, problem, "pad packs to a multiple of their size")
+            problem = f"{self.row_shards} TP ranks cannot share {batch.rows} rows evenly"
+            raise InputError("batch", f"{problem}; pad packs to a multiple of the TP size")
         rows = batch.rows // self.row_shards
         if rows > self.capacity:
-            problem = f"a pipeline message holds {self.capacity} rows"
-            raise InputError("max_tokens_per_rank", rows, problem, "raise it to the longest pack")
+            problem = f"a pipeline message holds {self.capacity} rows, and a pack has {rows}"
+            raise InputError("max_tokens_per_rank", f"{problem}; raise it to the longest pack")
         return rows
 
     def empty(self, rows: int, **options: Any) -> torch.Tensor:
@@ -328,7 +328,7 @@ def check_backend(backend: str) -> None:
     """
     if backend != "nccl" and not hasattr(schedules, "_wait_batch_p2p"):
         problem = f"pipelines of torch {torch.__version__} hang over {backend}"
-        raise InputError("pp", backend, problem, "use torch 2.8 or newer, or GPUs")
+        raise InputError("pp", f"{problem}; use torch 2.8 or newer, or GPUs")
 
 
 def _unscaled(kind: Any, stages: Any, microbatches: int) -> Any:
@@ -345,8 +345,8 @@ def _check_interleaved(microbatches: int, ranks: int) -> None:
     """Check that interleaved 1F1B can run in rounds of equal length."""
     rounds = max(1, microbatches // ranks)
     if microbatches % rounds:
-        problem = f"do not make {rounds} equal rounds of interleaved 1F1B over {ranks} ranks"
-        raise InputError("microbatches", microbatches, problem, f"plan a multiple of {ranks}")
+        problem = f"{microbatches} do not make {rounds} equal rounds of interleaved 1F1B"
+        raise InputError("microbatches", f"{problem}; plan a multiple of {ranks}")
 
 
 Runner = LoopRunner | PipelineRunner

@@ -159,7 +159,7 @@ class SizeMemory:
         gradients: Static gradients of the outputs of the parts.
         private: Results, intermediates, and gradients of inputs and parameters: the growth of the
             pool. On CUDA it is small if a larger size of the same slot was captured before. On the
-            tape sizes share only what one pass needs.
+            tape nothing is shared.
     """
 
     entries: int

@@ -192,8 +192,8 @@ def route_batches(
             or has another length than planned.
     """
     if groups.domain_size != step.plan.ranks:
-        problem = f"the domain has {groups.domain_size} ranks"
-        raise InputError("plan.ranks", step.plan.ranks, problem, "plan for it")
+        problem = f"{step.plan.ranks} are not the {groups.domain_size} ranks of the domain"
+        raise InputError("plan.ranks", f"{problem}; plan for these")
     rank, columns = groups.domain_rank, needs.columns
     arrived: list[IdRows | None] = [None] * len(step.plan.microbatches)
     if columns:
@@ -222,13 +222,13 @@ def outgoing_rows(
     """
     for sequence in range(rank, len(step.lengths), step.plan.ranks):
         if len(owned.get(sequence, ())) != step.lengths[sequence]:
-            problem = f"was planned with {step.lengths[sequence]} tokens"
-            length = len(owned.get(sequence, ()))
-            raise InputError(f"sequence {sequence}", length, problem, "load what was planned")
+            planned, found = step.lengths[sequence], len(owned.get(sequence, ()))
+            problem = f"it was planned with {planned} tokens and loaded with {found}"
+            raise InputError(f"sequence {sequence}", f"{problem}; load what was planned")
         kind = owned[sequence].dtype
         if not np.can_cast(kind, ids):
-            problem = f"its token ids do not fit in {ids}, in which they travel"
-            raise InputError(f"sequence {sequence}", kind, problem, "give the needs wider ids")
+            problem = f"token ids of type {kind} do not fit in {ids}, in which they travel"
+            raise InputError(f"sequence {sequence}", f"{problem}; give the needs wider ids")
     outgoing = []
     for receiver in range(step.plan.ranks):
         rows = [np.empty((0, len(columns)), ids)]

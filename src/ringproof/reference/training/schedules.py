@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.model.config import LayerKind, ModelConfig
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.packing.partition import check_partition
@@ -88,11 +88,10 @@ class Schedule:
     capacity: RankCapacity | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise InputError("schedule", self.name, "unknown", f"use one of {SCHEDULES}")
+        check_name("schedule", self.name, SCHEDULES)
         if self.forced_sizes and self.name != "dynamic":
-            problem = f"do not go with the {self.name} schedule"
-            raise InputError("forced_sizes", self.forced_sizes, problem, "use dynamic")
+            problem = f"the {self.name} schedule has one size"
+            raise InputError("forced_sizes", f"{problem}; use dynamic")
         check_partition(self.partition)
         _ = self.domain
 
@@ -237,7 +236,7 @@ def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
     _ = step.rows  # checks the capacity of every pack on all ranks, not only on those that hold it
     problems = violations(computed.as_json(), rank_multiple=step.rank_multiple, multiple=multiple)
     if problems:
-        raise InputError(what, None, problems[0], "report it with its lengths")
+        raise InputError(what, f"{problems[0]}; report it with its lengths")
 
 
 def plan_digest(step: StepPlan) -> str:
@@ -281,8 +280,8 @@ def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) 
     longest = schedule.domain.longest
     padded = schedule.padded_length
     if padded is not None and padded > longest:
-        problem = f"longer than the {longest:,} tokens that a group holds"
-        raise InputError("padded_length", padded, problem, "raise max_tokens_per_rank or cp")
+        problem = f"{padded:,} is more than the {longest:,} tokens that a group holds"
+        raise InputError("padded_length", f"{problem}; raise max_tokens_per_rank or cp")
     limit, what = longest, f"the {longest:,} tokens that the largest CP group holds"
     if schedule.name == "padded" and padded is not None and padded < longest:
         limit, what = padded, f"the {padded:,} tokens that sequences are padded to"
@@ -291,7 +290,7 @@ def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) 
         first = int(large[0])
         name = names[first] if names else f"sequence {first}"
         remedy = "raise max_tokens_per_rank or the CP size, or lower max_sequence_length"
-        raise InputError(name, int(lengths[first]), f"longer than {what}", remedy)
+        raise InputError(name, f"{int(lengths[first]):,} tokens are longer than {what}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -373,8 +372,8 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
     started = time.perf_counter()
     for size in sizes:
         if size not in domain.cp_sizes:
-            remedy = f"choose from {domain.cp_sizes}"
-            raise InputError("forced_sizes", size, "is not a group size of the domain", remedy)
+            problem = f"{size} is not a group size of the domain"
+            raise InputError("forced_sizes", f"{problem}; choose from {domain.cp_sizes}")
     multiple = domain.microbatch_multiple
     count = -(-len(sizes) // multiple) * multiple
     most = count + len(sizes) * (len(lengths) + multiple)
@@ -383,8 +382,8 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
         dealt = _deal(lengths, domain, [sizes[k % len(sizes)] for k in range(count)])
         count += multiple
     if dealt is None:
-        problem = "hold not every sequence"
-        raise InputError("forced_sizes", tuple(sizes), problem, "force a larger size, too")
+        problem = f"groups of {tuple(sizes)} ranks do not hold every sequence"
+        raise InputError("forced_sizes", f"{problem}; force a larger size, too")
     microbatches = []
     for k, held in enumerate(dealt):
         size = sizes[k % len(sizes)]

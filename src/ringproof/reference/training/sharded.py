@@ -33,8 +33,8 @@ def shard_stage(stage: Stage, domain: dist.ProcessGroup, device: torch.device) -
         InputError: The device is a CPU, on which this version of torch cannot shard.
     """
     if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
-        problem = f"FSDP2 of torch {torch.__version__} needs GPUs"
-        raise InputError("fully_sharded", "cpu", problem, "update torch, or replicate parameters")
+        problem = f"FSDP2 of torch {torch.__version__} does not work on a CPU"
+        raise InputError("fully_sharded", f"{problem}; update torch, or replicate parameters")
     mesh = DeviceMesh.from_group(domain, device.type, mesh_dim_names=("domain",))
     call = StageCall(stage)
     for module in (*stage.layers.values(), call):

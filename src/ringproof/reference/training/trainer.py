@@ -182,8 +182,8 @@ def check_finite(record: StepRecord) -> None:
     """
     for name, value in (("loss", record.loss), ("grad_norm", record.grad_norm)):
         if not math.isfinite(value):
-            problem = f"no finite number in step {record.step}"
-            raise InputError(name, value, problem, "lower --learning-rate or use another --dtype")
+            problem = f"{value} is not a finite number (step {record.step})"
+            raise InputError(name, f"{problem}; lower --learning-rate or use another --dtype")
 
 
 def evaluate(parts: Assembly, step: int) -> EvaluationRecord:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ringproof.errors import InputError, check_name
+from ringproof.errors import InputError, check_name, shown
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
 from ringproof.reference.graphs.capture import Session, capture_all
 from ringproof.reference.graphs.cuda import CudaBackend
@@ -36,18 +36,19 @@ def choose_backend(name: str, device: torch.device) -> CaptureBackend:
         name = "cuda" if device.type == "cuda" else "tape"
     check_name("--graph-backend", name, NAMES)
     if DEVICES[name] == "cuda" and not torch.cuda.is_available():
-        raise InputError("--graph-backend", name, "there is no GPU here", "use tape, or auto")
+        problem = f"there is no GPU here for {shown(name)}"
+        raise InputError("--graph-backend", f"{problem}; use tape, or auto")
     if DEVICES[name] != device.type:
         other = "cuda" if device.type == "cuda" else "tape"
-        problem = f"the model is on {device.type}"
-        raise InputError("--graph-backend", name, problem, f"use {other}, or auto")
+        problem = f"{shown(name)} does not work on {device.type}, where the model is"
+        raise InputError("--graph-backend", f"{problem}; use {other}, or auto")
     if name == "tape":
         return TapeBackend()
     if name == "cuda":
         return CudaBackend(device)
     if not is_installed():
         problem = "Transformer Engine is not installed"
-        raise InputError("--graph-backend", name, problem, "install it, or use cuda")
+        raise InputError("--graph-backend", f"{problem}; install it, or use cuda")
     return TransformerEngineBackend(device)
 
 
@@ -69,7 +70,7 @@ class TapeBackend:
 
     def new_pool(self) -> TapePool:
         """See ``CaptureBackend``."""
-        return TapePool(reuses=True)
+        return TapePool()
 
     def capture(
         self, captures: Sequence[Capture], *, pool: TapePool | None = None, warm_up: int = 3

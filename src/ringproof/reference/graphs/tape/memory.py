@@ -7,7 +7,7 @@ bytes to the passes that follow. Two blocks whose lives do not overlap may be th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -95,25 +95,19 @@ class Address:
     conjugate: bool = False
     negative: bool = False
 
-    def tensor(self, storage: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
-        """Return the tensor at this address, of a block at an offset of a storage in bytes."""
+    def tensor(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """Return the tensor at this address of a storage."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        offset = self.offset + start // self.dtype.itemsize
-        found = empty.set_(storage, offset, self.size, self.stride)
+        found = empty.set_(storage, self.offset, self.size, self.stride)
         found = torch._conj(found) if self.conjugate else found
         return torch._neg_view(found) if self.negative else found
 
 
 class TapePool:
-    """All blocks of the captures of one pool, and the number of passes.
+    """All blocks of the captures of one pool, and the number of passes."""
 
-    Args:
-        reuses: Whether results that only one pass needs share memory; see ``segment.lay_out``.
-    """
-
-    def __init__(self, *, reuses: bool = False) -> None:
-        self.passes, self.reuses = 0, reuses
-        self.scratch = torch.UntypedStorage(0)
+    def __init__(self) -> None:
+        self.passes = 0
         self._blocks: dict[int, Block] = {}
 
     def __iter__(self) -> Iterator[Block]:
@@ -140,33 +134,10 @@ class TapePool:
             if block.born is not None and block.died == NEVER and not block.held_elsewhere:
                 block.died = one
 
-    def let_go(self, one: int) -> None:
-        """Free results of the running pass that nothing refers to any more."""
-        for block in self if self.reuses else ():
-            living = block.born == one and block.died == NEVER and block.storage is not None
-            if living and not block.held_elsewhere:
-                block.died, block.storage = one, None
-
-    def reserve(self, size: int) -> int:
-        """Grow the scratch memory to a size; return the growth."""
-        grown = max(0, size - self.scratch.nbytes())
-        if grown:
-            self.scratch.resize_(size)
-        return grown
-
-    def forget(self, one: int, shared: Container[Block]) -> None:
-        """Forget the blocks of a pass that share memory; allocate the others that were freed."""
+    def drop(self, one: int) -> None:
+        """Forget and free the blocks of a pass."""
         for key, block in tuple(self._blocks.items()):
-            if block in shared:
-                block.storage = None
-                del self._blocks[key]
-            elif block.born == one and block.storage is None:
-                block.storage = torch.UntypedStorage(block.bytes)
-
-    def drop(self, passes: frozenset[int]) -> None:
-        """Forget and free the blocks of some passes."""
-        for key, block in tuple(self._blocks.items()):
-            if block.born in passes:
+            if block.born == one:
                 block.storage = None
                 del self._blocks[key]
 

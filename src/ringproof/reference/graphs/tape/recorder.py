@@ -37,9 +37,6 @@ _ALLOCATIONS = "empty empty_like empty_permuted empty_strided new_empty new_empt
 ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
 """Operations without a kernel: a replay does not change the new memory."""
 
-SWEEP_BYTES = 8 << 20
-"""Bytes of new results after which those that nothing refers to any more are freed."""
-
 _PACKAGE = Path(__file__).parents[3]
 DRIVER = str(_PACKAGE / "reference" / "graphs" / "capture.py")
 _OWN = ("reference/graphs", "rehearsal/standins")
@@ -84,7 +81,7 @@ class RandomState:
                 f"{place} draws from a generator that is not registered with the graph: "
                 "every replay would draw the same numbers"
             )
-            raise InputError(self._name, None, problem, "pass it in generators=")
+            raise InputError(self._name, f"{problem}; pass it in generators=")
         return generator, generator.get_state()
 
     def after(self) -> None:
@@ -101,7 +98,7 @@ class RandomState:
             if not torch.equal(generator.get_state(), state):
                 problem = f"the state of a random generator was set before {place}: "
                 problem += "a replay would not set it"
-                raise InputError(self._name, None, problem, "seed outside of the graph")
+                raise InputError(self._name, f"{problem}; seed outside of the graph")
 
 
 def draws(operation: Any) -> bool:
@@ -131,7 +128,6 @@ class Recorder(TorchDispatchMode):
         self._trained = None if trained is None else {t.untyped_storage()._cdata for t in trained}
         self._before: dict[Block, torch.UntypedStorage] = {}
         self._fills = False
-        self._new_bytes = 0
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
@@ -238,10 +234,6 @@ class Recorder(TorchDispatchMode):
         if self._pool.find(tensor) is not None:
             return None
         label = f"result of {func.name()} at {where}"
-        self._new_bytes += tensor.untyped_storage().nbytes()
-        if self._new_bytes > SWEEP_BYTES:
-            self._pool.let_go(self._pass)
-            self._new_bytes = 0
         block = self._pool.add(tensor, label, owned=True, born=self._pass)
         return address_of(tensor, block)
 
@@ -257,7 +249,7 @@ class Recorder(TorchDispatchMode):
 
     def _refusal(self, refusal: Refusal) -> InputError:
         problem = f"{refusal.what} at {place()}: {refusal.why}"
-        return InputError(self.name, None, problem, refusal.remedy)
+        return InputError(self.name, f"{problem}; {refusal.remedy}")
 
 
 def refuse_while_recording(name: str) -> None:
@@ -267,8 +259,8 @@ def refuse_while_recording(name: str) -> None:
         InputError: A capture runs.
     """
     if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
-        problem = f"is inside of a capture at {place()}"
-        raise InputError(name, None, problem, "leave it out, or capture what it computes instead")
+        problem = f"it is inside of a capture at {place()}"
+        raise InputError(name, f"{problem}; leave it out, or capture what it computes instead")
 
 
 def _has_no_memory(tree: Any) -> bool:
@@ -309,7 +301,7 @@ class HostCalls(TorchFunctionMode):
         refusal = why_call_refused(getattr(func, "__name__", ""), args, kwargs)
         if refusal is not None:
             problem = f"{refusal.what} at {place()}: {refusal.why}"
-            raise InputError(self._name, None, problem, refusal.remedy)
+            raise InputError(self._name, f"{problem}; {refusal.remedy}")
         if func is torch.Tensor.__setitem__:
             with self._recorder.filling():
                 filled = fill_by_number(*args)

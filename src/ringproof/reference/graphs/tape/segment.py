@@ -1,10 +1,10 @@
-"""A captured pass on the tape, its replay, and the memory that results of one pass share."""
+"""A captured pass on the tape, and its replay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -12,9 +12,6 @@ from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.memory import Address, Block, TapePool, fill_with_poison
 from ringproof.reference.graphs.tape.operation import Operation, Transfers, blocks
 from ringproof.reference.graphs.tape.recorder import refuse_while_recording
-
-ALIGNMENT = 64
-"""Bytes; a multiple of every dtype's size, and the alignment of an allocator on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,11 @@ class TapeSegment:
         self.operations: tuple[Operation, ...] = ()
         self._outside: tuple[Block, ...] = ()
         self._bound: list[Block] = []
-        self._scratch_bytes = 0
 
     @property
     def private_bytes(self) -> int:
-        """Growth of the pool: memory of the pass's own, and more scratch memory."""
-        own = sum(block.bytes for block in self._pool if block.born == self.number)
-        return own + self._scratch_bytes
+        """Memory that the pass allocated. Nothing is reused, neither in it nor by other passes."""
+        return sum(block.bytes for block in self._pool if block.born == self.number)
 
     def load(self, operations: Sequence[Operation]) -> None:
         """Take the operations, and keep the graph's own memory alive.
@@ -54,7 +49,6 @@ class TapeSegment:
         Raises:
             InputError: A tensor from outside is gone already, unless ``faithful``.
         """
-        places = self._shared_places(operations)
         self._outside = tuple(
             dict.fromkeys(
                 block
@@ -62,14 +56,12 @@ class TapeSegment:
                 for block in sorted(
                     blocks((operation.arguments, operation.keywords)), key=lambda one: one.label
                 )
-                if block.storage is None and block not in places
+                if block.storage is None
             )
         )
         tensors: dict[Address, Any] = {}
 
         def tensor_at(address: Address) -> Any:
-            if address.block in places:
-                return address.tensor(self._pool.scratch, places[address.block])
             if address.block.storage is None:
                 return address
             if address not in tensors:
@@ -80,15 +72,6 @@ class TapeSegment:
 
         self.operations = tuple(operation.bound(tensor_at) for operation in operations)
         self._storages()
-
-    def _shared_places(self, operations: Sequence[Operation]) -> Mapping[Block, int]:
-        """Return the places in the scratch memory of blocks that only this pass needs."""
-        if not self._pool.reuses:
-            return {}
-        layout = lay_out(operations, self.number)
-        self._scratch_bytes = self._pool.reserve(layout.bytes)
-        self._pool.forget(self.number, layout.places)
-        return layout.places
 
     def leave_nothing(self) -> None:
         """Destroy the results of the capture: on a device it computes nothing."""
@@ -122,10 +105,10 @@ class TapeSegment:
 
     def reset(self) -> None:
         """Free its memory."""
-        self.operations, self._outside, self._scratch_bytes = (), (), 0
+        self.operations, self._outside = (), ()
         while self._bound:
             self._bound.pop().bound -= 1
-        self._pool.drop(frozenset({self.number}))
+        self._pool.drop(self.number)
 
     def _run(self, operation: Operation, transfers: Transfers) -> None:
         try:
@@ -138,7 +121,7 @@ class TapeSegment:
                 f"{operation.function.name()} at {operation.place} fails in the replay: {first}"
             )
             remedy = "check the values of the inputs: a device would stop, or go on in silence"
-            raise InputError(self.name, None, problem, remedy) from error
+            raise InputError(self.name, f"{problem}; {remedy}") from error
 
     def _storages(self) -> dict[Block, torch.UntypedStorage]:
         """Return the memory outside of the graph that it reads and writes."""
@@ -152,55 +135,7 @@ class TapeSegment:
         if not self._undefined.faithful:
             problem = f"dangling address: {block.label}, was freed or moved after the capture"
             remedy = "keep it alive as long as the graph, or pass it as a static input"
-            raise InputError(self.name, None, problem, remedy)
+            raise InputError(self.name, f"{problem}; {remedy}")
         storage = torch.UntypedStorage(block.bytes)
         fill_with_poison(storage, block.dtype)
         return storage
-
-
-class ScratchLayout(NamedTuple):
-    """Offset of each block in the shared allocation, and the size of the allocation."""
-
-    places: Mapping[Block, int]
-    bytes: int
-
-
-def lay_out(operations: Sequence[Operation], one: int) -> ScratchLayout:
-    """Find places for the blocks that only one pass uses, by first fit.
-
-    A CUDA graph's pool gives the bytes of a result to the next one as soon as nothing refers to the
-    first. So results that live within one pass get places in one allocation, which all passes of a
-    pool use in turn. All other results have memory of their own, so that the tape can tell what a
-    replay leaves undefined. Blocks of a transfer are left out, since it may not have ended when the
-    next operation runs, and so are blocks that are read before they are written completely.
-    """
-    lives: dict[Block, list[int]] = {}
-    apart: set[Block] = set()
-    for index, operation in enumerate(operations):
-        made = blocks(operation.results)
-        for block in operation.touch.reads | operation.touch.writes:
-            if operation.function.namespace != "aten" or (block not in lives and block not in made):
-                apart.add(block)
-            lives.setdefault(block, [index, index])[1] = index
-    places: dict[Block, int] = {}
-    live: list[tuple[int, int, int]] = []  # begin, end, last operation
-    total = 0
-    for block, (first, last) in lives.items():
-        if block in apart or not block.born == block.died == one:
-            continue
-        live = sorted(part for part in live if part[2] >= first)
-        begin = _first_gap(live, block.bytes)
-        live.append((begin, begin + block.bytes, last))
-        places[block] = begin
-        total = max(total, begin + block.bytes)
-    return ScratchLayout(places, total)
-
-
-def _first_gap(live: Sequence[tuple[int, int, int]], size: int) -> int:
-    """Return the first offset at which a block fits between those that are live."""
-    begin = 0
-    for start, end, _ in live:
-        if begin + size <= start:
-            break
-        begin = max(begin, -(-end // ALIGNMENT) * ALIGNMENT)
-    return begin

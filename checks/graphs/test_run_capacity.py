@@ -1,4 +1,4 @@
-"""What a bank has room for, and what its graphs will need, is known before the first capture."""
+"""Rows, entries and slots of a run with graphs are fitted, or refused before the first step."""
 
 from __future__ import annotations
 
@@ -6,76 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from checks.graphs.test_bank import options
-from checks.model.whole_model import whole
 from ringproof.errors import InputError
-from ringproof.reference.graphs.bank import capture_bank
-from ringproof.reference.graphs.estimate import LiveBytes, MemoryNeed, check_fits, estimated_bytes
-from ringproof.reference.graphs.scopes import parts_of
-from ringproof.reference.model.config import preset
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.packing.sequences import Capacity, pack
-from ringproof.reference.topology.dynamic import ContextParallelGroup
 from ringproof.reference.training.banks import check_slots
 from ringproof.reference.training.options import GraphOptions, TrainOptions, microbatches_in_flight
 from ringproof.reference.training.schedules import Schedule, plan_digest, plan_step
-from smoke.model_batches import capacity_batch, random_sequences
 from smoke.training_matrix import Spread, options_of
-
-GIBIBYTE = 1 << 30
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("name", ["qwen3-tiny", "nemotron-h-tiny"])
-@pytest.mark.parametrize("rows", [64, pytest.param(512, marks=pytest.mark.slow)])
-def test_the_estimate_is_what_the_graphs_hold(
-    rows: int, name: str, recompute: bool, alone: ContextParallelGroup
-) -> None:
-    parts = parts_of(whole(preset(name), recompute=recompute), "layer")
-    batch = capacity_batch(random_sequences((13, 1)), alone, Capacity(rows=rows, entries=5))
-    made = options(shape=(rows, 64))
-    needed = estimated_bytes(parts, batch, 1, made)
-    memory = capture_bank(parts, [batch], made).memory.values()
-    held = sum(one.inputs + one.gradients + one.private for one in memory)
-    assert 0.75 <= needed / held <= 1.33
-    assert estimated_bytes(parts, batch, 1, replace(made, slots=3)) == 3 * needed
-    assert estimated_bytes((), batch, 1, made) == 0
-
-
-def test_only_what_an_operation_made_is_counted() -> None:
-    given = torch.ones(1000)
-    with LiveBytes() as live:
-        given.view(10, 100).add_(1)
-        assert (live.now, live.peak) == (0, 0)
-        made = given * 2
-        (made + 1).sum()
-    assert live.now == 4000
-    assert 8000 <= live.peak <= 8100
-
-
-@pytest.mark.parametrize(
-    ("need", "message"),
-    [
-        (
-            MemoryNeed("here", 3 * GIBIBYTE, 2 * GIBIBYTE, None),
-            r"1 ranks on here need about 3\.0 GiB, and 2",
-        ),
-        (
-            MemoryNeed("here", 3 * GIBIBYTE, 9 * GIBIBYTE, GIBIBYTE),
-            r"a rank on here need about 3\.0 GiB, and 1",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    need: MemoryNeed, message: str, alone: ContextParallelGroup
-) -> None:
-    with pytest.raises(InputError, match=f"graph_rows: the graphs of {message}.*got 1024.*lower"):
-        check_fits(need, 1024)
-    check_fits(replace(need, needed=GIBIBYTE // 2), 1024)
-    check_fits(replace(need, shared=None, own=None), 1024)
-
 
 ROOM = RankCapacity(rows=16, entries=3)
 
