@@ -308,7 +308,7 @@ def attention_keeps_larger_group(site: Site) -> Patch:
 def _with_group(held: ContextParallelGroup, comm_type: str) -> Any:
     def changed(q: Any, k: Any, v: Any, plan: AttentionPlan, options: Any) -> Any:
         group = held.of_type(comm_type)
-        stale = attention_plan.plan_attention(plan.cut, comm_type=comm_type, group=group)
+        stale = attention_plan.plan_attention(plan.group_rows, comm_type=comm_type, group=group)
         return planned_attention(q, k, v, stale, options)
 
     return changed

@@ -109,7 +109,7 @@ def test_the_proof_notices_a_wrong_pack(cluster: Cluster, comm_type: str) -> Non
 @pytest.mark.parametrize(
     ("shape", "packed", "named"),
     [
-        ((4, 2, 8), pack([8]), "packed: the pack has 8 rows, and q has 4 on each of 4 ranks"),
+        ((4, 2, 8), pack([8]), "packed: the pack has 8 rows, and q has 4 rows on each of 4 ranks"),
         ((4, 2, 8), pack([16, 8]), "packed: .* q has 4"),
         (
             (2, 2, 8),

@@ -90,14 +90,16 @@ def context_parallel_attention(
     """
     options = options or AttentionOptions()
     _check_tensors(q, k, v, thd=packed is not None or table is not None)
-    cut = GroupRows(
+    group_rows = GroupRows(
         rows=q.shape[-3],
         packed=packed,
         table=table,
         partition=options.partition,
         causal=options.causal,
     )
-    plan = plan_attention(cut, comm_type=comm_type, group=group, device=q.device, traffic=traffic)
+    plan = plan_attention(
+        group_rows, comm_type=comm_type, group=group, device=q.device, traffic=traffic
+    )
     return planned_attention(q, k, v, plan, options)
 
 
@@ -116,11 +118,11 @@ def planned_attention(
         InputError: Shapes that the plan cannot serve, or a kernel that cannot serve the tensors.
     """
     _check_tensors(q, k, v, thd=plan.thd)
-    if q.shape[-3] != plan.cut.rows:
-        problem = f"has {q.shape[-3]} rows, and the plan is for {plan.cut.rows}"
+    if q.shape[-3] != plan.group_rows.rows:
+        problem = f"there are {q.shape[-3]} rows, and the plan is for {plan.group_rows.rows}"
         raise InputError("q, k, v", f"{problem}; pass the tensors that it was made for")
     check_heads(q.shape[-2], k.shape[-2], plan.exchange_size, options.kv_replication)
-    if plan.cut.table is not None and options.kernel == "sdpa" and q.device.type != "cpu":
+    if plan.group_rows.table is not None and options.kernel == "sdpa" and q.device.type != "cpu":
         problem = f"'sdpa' takes no mask from a table on {q.device.type}"
         raise InputError("kernel", f"{problem}; use auto or reference")
     if plan.thd:

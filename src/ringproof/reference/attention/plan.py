@@ -60,12 +60,12 @@ class AttentionPlan:
     steps: tuple[Step, ...]
     blocks: BlockExchange
     heads: HeadExchange | None
-    cut: GroupRows
+    group_rows: GroupRows
 
     @property
     def thd(self) -> bool:
         """Whether tensors are rows without a batch dimension."""
-        return self.cut.packed is not None or self.cut.table is not None
+        return self.group_rows.packed is not None or self.group_rows.table is not None
 
     @property
     def exchange_size(self) -> int:
@@ -74,7 +74,7 @@ class AttentionPlan:
 
 
 def plan_attention(
-    cut: GroupRows,
+    group_rows: GroupRows,
     *,
     comm_type: str,
     group: Groups,
@@ -94,32 +94,33 @@ def plan_attention(
     rank = outer.rank if outer else 0
     inner_size, outer_size = (one.size if one else 1 for one in (inner, outer))
     size = inner_size * outer_size
-    if cut.table is not None:
-        _check_table(cut.table, cut.rows, size, device)
-        heads = HeadExchange.in_rank_order(inner, cut.rows) if inner else None
-        ordered = cut.partition == "contiguous"
-        gathered = cut.table.gathered(inner_size)
-        steps = masked_steps(gathered, rank, causal=cut.causal, ordered=ordered)
+    if group_rows.table is not None:
+        _check_table(group_rows.table, group_rows.rows, size, device)
+        heads = HeadExchange.in_rank_order(inner, group_rows.rows) if inner else None
+        ordered = group_rows.partition == "contiguous"
+        gathered = group_rows.table.gathered(inner_size)
+        steps = masked_steps(gathered, rank, causal=group_rows.causal, ordered=ordered)
     else:
-        sharding = _sharding(cut, size)
+        sharding = _sharding(group_rows, size)
         heads = HeadExchange.of(inner, sharding.neighbours(inner_size, rank)) if inner else None
-        table = step_table(sharding.gathered(inner_size), rank, causal=cut.causal)
+        table = step_table(sharding.gathered(inner_size), rank, causal=group_rows.causal)
         steps = tuple(replace(step, calls=prepared_calls(step.tiles, device)) for step in table)
     return AttentionPlan(
         steps=steps,
         blocks=_block_exchange(comm_type, outer),
         heads=heads,
-        cut=cut,
+        group_rows=group_rows,
     )
 
 
-def _sharding(cut: GroupRows, size: int) -> Sharding:
-    if cut.packed is None:
-        return Sharding.of_sequence(cut.rows * size, size, cut.partition)
-    if cut.rows * size != cut.packed.rows:
-        problem = f"the pack has {cut.packed.rows} rows, and q has {cut.rows} on each of {size}"
-        raise InputError("packed", f"{problem} ranks; pass the pack that q was divided by")
-    return Sharding.of_pack(cut.packed, size, cut.partition)
+def _sharding(group_rows: GroupRows, size: int) -> Sharding:
+    if group_rows.packed is None:
+        return Sharding.of_sequence(group_rows.rows * size, size, group_rows.partition)
+    if group_rows.rows * size != group_rows.packed.rows:
+        found = f"q has {group_rows.rows} rows on each of {size} ranks"
+        problem = f"the pack has {group_rows.packed.rows} rows, and {found}"
+        raise InputError("packed", f"{problem}; pass the pack that q was divided by")
+    return Sharding.of_pack(group_rows.packed, size, group_rows.partition)
 
 
 def _communicators(

@@ -245,7 +245,7 @@ def plan_digest(step: StepPlan) -> str:
     del content["metrics"]
     content["documents"] = step.documents
     content["computed"] = step.computed
-    content["cut"] = [step.partition, step.rank_multiple, str(step.capacity)]
+    content["shards"] = [step.partition, step.rank_multiple, str(step.capacity)]
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
