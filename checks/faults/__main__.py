@@ -25,6 +25,8 @@ from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
 
+ROOT = Path(__file__).parents[2]  # from which ranks import the defects
+
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:
     """Run them and write the record, anew after each; what ``out`` holds already is kept."""
@@ -35,7 +37,7 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
     if {name: record.get(name) for name in heading} != heading:
         record = {**heading, what: []}
     done = {entry["name"] for entry in record[what]}
-    with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
+    with tempfile.TemporaryDirectory() as folder, Servers(Path(folder), path=ROOT) as servers:
 
         def run(program: Program) -> Outcome:
             return servers.run(program, programs.SCRIPT, Path(folder) / "run", limit_seconds=120)
