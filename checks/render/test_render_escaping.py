@@ -19,7 +19,7 @@ from ringproof.render.escaping import (
     opening,
     visible,
 )
-from ringproof.render.filling import fill_text, table
+from ringproof.render.filling import text_template, table
 
 NASTY = st.text(
     alphabet=st.one_of(
@@ -161,7 +161,7 @@ def test_what_nobody_finished_is_escaped() -> None:
     text = table(("x", "|"), [raw])
     assert text.splitlines()[0] == "| x | \\| |"
     assert text.splitlines()[2] == "| a \\| \\*b\\* &lt;!-- c --&gt; | `d` |"
-    assert fill_text("{{ a }} {{ b }} {{ 1 }}", a=raw[0], b=raw[1]).endswith("--&gt; `d` 1")
+    assert text_template("{{ a }} {{ b }} {{ 1 }}")(a=raw[0], b=raw[1]).endswith("--&gt; `d` 1")
 
 
 def test_only_finished_markdown_is_trusted() -> None:

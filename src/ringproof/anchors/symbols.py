@@ -201,8 +201,7 @@ def _definitions(scope: ast.AST) -> Iterator[tuple[str, Definition]]:
                 yield statement.name, Definition(statement)
             elif has_fields:
                 words = below if below is not None and is_docstring(below) else None
-                for name in _own_names(statement):
-                    yield name, Definition(statement, words)
+                yield from ((name, Definition(statement, words)) for name in _own_names(statement))
 
 
 def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:

@@ -6,6 +6,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
+from ringproof.templates import fill_template
+
 
 def asset(name: str) -> str:
     """Return a template, style or script of ``cli/pages``."""
@@ -26,13 +28,4 @@ def embedded(value: Any) -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """Fill a template of ``cli/pages``; every value is escaped unless the template says not to."""
-    from jinja2 import PackageLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment
-
-    environment = SandboxedEnvironment(
-        loader=PackageLoader("ringproof.cli", "pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(**values)
+    return fill_template("ringproof.cli", template, values, folder="pages")

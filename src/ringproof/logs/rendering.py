@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
 from typing import Any
 
 from ringproof.errors import printable
 from ringproof.findings.printable import showable
 from ringproof.reference.topology.census_line import format_ranks
+from ringproof.templates import fill_template
 
 _MOST_NAMES = 6
 _MOST_TEXT = 300
@@ -20,19 +20,6 @@ def rendered_lines(template: str, **values: Any) -> list[str]:
     Whatever came from a log goes through the filter ``printable`` or ``showable`` there, since it
     could steer a terminal.
     """
-    return _environment().get_template(template).render(**values).splitlines()
-
-
-@cache
-def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # 40 ms
-
-    environment = Environment(  # its output is text for a terminal, in which nothing is escaped
-        loader=PackageLoader("ringproof.logs", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     filters = {
         "comma": "{:,}".format,
         "general": lambda value, digits=6: f"{value:.{digits}g}",
@@ -45,8 +32,7 @@ def _environment() -> Any:
         "count_who": count_names,
         "who": names,
     }
-    environment.filters.update(filters)
-    return environment
+    return fill_template("ringproof.logs", template, values, filters=filters).splitlines()
 
 
 def ordinal(number: int) -> str:

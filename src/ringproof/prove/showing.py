@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import PackageLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,6 +15,7 @@ from rich.table import Table
 from ringproof.prove.prove import NO_TESTS
 from ringproof.prove.results import ProofState, Verdict
 from ringproof.prove.touches import Evidence
+from ringproof.templates import fill_template
 
 Record = Mapping[str, Any]
 """A record of one skill; see `ringproof.prove.evidence`."""
@@ -34,25 +33,18 @@ _DETAIL_LINES = 30
 
 def render_report(records: Sequence[Record], problems: Sequence[str], stale: Sequence[str]) -> str:
     """Render the page."""
-    environment = SandboxedEnvironment(
-        loader=PackageLoader("ringproof.prove"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["spread"] = _spread
-    environment.filters["brief"] = _brief
-    return environment.get_template("report.html.j2").render(
-        records=records,
-        problems=problems,
-        stale=stale,
-        heading=_heading(records, problems),
-        alone=_alone(records),
-        about=_about_upstream(records),
-        verdicts={verdict.value: verdict for verdict in Verdict},
-        run=records[0],
-    )
+    values = {
+        "records": records,
+        "problems": problems,
+        "stale": stale,
+        "heading": _heading(records, problems),
+        "alone": _alone(records),
+        "about": _about_upstream(records),
+        "verdicts": {verdict.value: verdict for verdict in Verdict},
+        "run": records[0],
+    }
+    filters = {"spread": _spread, "brief": _brief}
+    return fill_template("ringproof.prove", "report.html.j2", values, filters=filters)
 
 
 def _brief(text: str) -> str:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-from jinja2 import PackageLoader, StrictUndefined, Template
-from jinja2.sandbox import SandboxedEnvironment
 
 from ringproof.cards.card import GpuNeed, Pitfall
 from ringproof.cards.proof import ProofKind, parse_proof
 from ringproof.render.escaping import SafeMarkdown, code, fence, finished, inline, opening
+from ringproof.templates import environment
 
 
-@cache
-def _environment() -> SandboxedEnvironment:
-    environment = SandboxedEnvironment(
-        loader=PackageLoader("ringproof.render"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=finished,
-    )
-    environment.filters |= {
+def _environment() -> Any:
+    filters: dict[str, Callable[..., Any]] = {
         "code": code, "fence": fence, "flag": _flag,
         "needs": _needs, "opening": opening, "proof": _proof, "short": _short, "symbol": symbol,
         "unproven": unproven,
     }  # fmt: skip
-    return environment
+    return environment("ringproof.render", filters=filters, finalize=finished)
 
 
 def fill(template: str, **values: Any) -> SafeMarkdown:
@@ -36,14 +25,10 @@ def fill(template: str, **values: Any) -> SafeMarkdown:
     return SafeMarkdown(_environment().get_template(template).render(values).rstrip("\n"))
 
 
-def fill_text(template: str, **values: Any) -> SafeMarkdown:
-    """Fill a template that is given as text."""
-    return SafeMarkdown(_compiled(template).render(values))
-
-
-@cache
-def _compiled(template: str) -> Template:
-    return _environment().from_string(template)
+def text_template(template: str) -> Callable[..., SafeMarkdown]:
+    """Return what fills a template that is given as text; it is compiled once."""
+    compiled = _environment().from_string(template)
+    return lambda **values: SafeMarkdown(compiled.render(values))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> SafeMarkdown:

@@ -14,7 +14,7 @@ from ringproof.errors import shown
 from ringproof.render import versions
 from ringproof.render.blocks import GeneratedBlock, nearest
 from ringproof.render.escaping import SafeMarkdown, code, inline, link
-from ringproof.render.filling import fill, fill_text, listed, symbol, table
+from ringproof.render.filling import fill, text_template, listed, symbol, table
 
 _DAGGER = " †"
 # `cp_comm_type` needs no class before it; `forward` and `__init__` do.
@@ -116,17 +116,15 @@ class _Listing:
         if isinstance(style, _Table):
             names = block.known("columns", tuple(style.columns), f"column of {block.kind}")
             columns = [style.columns[key] for key in names or style.default]
-            rows = [[_cell(text, request, item) for _, text in columns] for item in chosen]
+            cells = [text_template(text) for _, text in columns]
+            always = {"request": request, "places": _places, "versions": versions}
+            rows = [[cell(item=item, **always) for cell in cells] for item in chosen]
             return table([heading for heading, _ in columns], rows)
         if block.values("columns"):
             raise block.refusal(f"style={name} has no columns; leave columns out")
         if isinstance(style, str):
             return fill(style, items=chosen)
         return style(request.card, chosen)
-
-
-def _cell(template: str, request: BlockRequest, item: Any) -> SafeMarkdown:
-    return fill_text(template, item=item, request=request, places=_places, versions=versions)
 
 
 # -- places in upstream --------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def _rendered(template: str, rehearsal: Rehearsal) -> str:
         "taken": taken,
         "waiting_lines": waiting_lines,
     }
-    return fill_template("ringproof.rehearsal.verdict", template, values, filters)
+    return fill_template("ringproof.rehearsal.verdict", template, values, filters=filters)
 
 
 def size(number: float) -> str:
