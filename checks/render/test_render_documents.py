@@ -231,7 +231,7 @@ def test_each_text_of_a_card_is_printed_as_it_is(place: tuple[str | int, ...]) -
 
 
 def test_a_break_out_is_refused_even_if_escaping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(filling._environment().filters, "opening", SafeMarkdown)
+    monkeypatch.setattr(filling, "opening", SafeMarkdown)
     data = changed((("claims", 0, "says"), "x\n\n<!-- ringproof:end -->\n\n# mine"))
     with pytest.raises(InputError, match=r"SKILL\.md:1: .*break out of its block"):
         rendered(block("claims"), data)
@@ -246,7 +246,7 @@ def test_all_documents_of_a_skill_and_no_links(tmp_path: Path) -> None:
     documents = render_skill(main.with_name("card.yaml"), main.parent)
     assert [item.path.name for item in documents] == ["SKILL.md", "map.md"]
     main.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"SKILL\.md:1: not UTF-8"):
+    with pytest.raises(InputError, match=r"SKILL\.md:1: the file is not UTF-8"):
         render_skill(main.with_name("card.yaml"), main.parent)
 
 

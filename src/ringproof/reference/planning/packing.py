@@ -401,14 +401,21 @@ class _Packer:
     def _best(self, best: _Rated | None) -> _Rated:
         for table in range(len(self.tables)):
             for levels in self._levels(table):
-                for level in levels:
-                    found = self._better(_Choice(table, level), best)
-                    if found is best:
-                        break
-                    best = found
-                    if best.imbalance <= GOOD_ENOUGH:
-                        return best
+                best = self._along(table, levels, best)
+                if best and best.imbalance <= GOOD_ENOUGH:
+                    return best
         assert best is not None
+        return best
+
+    def _along(self, table: int, levels: range, best: _Rated | None) -> _Rated | None:
+        """Try levels one after the other while each is better than the best so far."""
+        for level in levels:
+            found = self._better(_Choice(table, level), best)
+            if found is best:
+                break
+            best = found
+            if best.imbalance <= GOOD_ENOUGH:
+                break
         return best
 
     def _levels(self, table: int) -> Iterator[range]:

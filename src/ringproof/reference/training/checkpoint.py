@@ -120,10 +120,14 @@ def _write(partial: Path, parts: Assembly) -> None:
     with _refusing("save", partial.parent, "cannot be written; name a writable folder"):
         for name, tensors in files.items():
             if first or name.startswith("random"):
-                with (partial / name).open("wb") as file:
-                    torch.save({key: local_part(tensor) for key, tensor in tensors.items()}, file)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write_file(partial / name, tensors)
+
+
+def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    with path.open("wb") as file:
+        torch.save({key: local_part(tensor) for key, tensor in tensors.items()}, file)
+        file.flush()
+        os.fsync(file.fileno())  # a checkpoint is renamed into its place, which must come after it
 
 
 def _read(chosen: Path, parts: Assembly) -> None:
