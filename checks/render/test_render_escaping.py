@@ -19,7 +19,7 @@ from ringproof.render.escaping import (
     opening,
     visible,
 )
-from ringproof.render.filling import text_template, table
+from ringproof.render.filling import table, text_template
 
 NASTY = st.text(
     alphabet=st.one_of(

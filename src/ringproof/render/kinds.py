@@ -14,7 +14,7 @@ from ringproof.errors import shown
 from ringproof.render import versions
 from ringproof.render.blocks import GeneratedBlock, nearest
 from ringproof.render.escaping import SafeMarkdown, code, inline, link
-from ringproof.render.filling import fill, text_template, listed, symbol, table
+from ringproof.render.filling import fill, listed, symbol, table, text_template
 
 _DAGGER = " †"
 # `cp_comm_type` needs no class before it; `forward` and `__init__` do.
