@@ -147,7 +147,7 @@ def fail(how: str) -> None:
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "refused":
-        raise InputError("b.txt", 3, "cannot be read", "leave it out")
+        raise InputError("b.txt", "it cannot be read; leave it out")
     if how == "raised":
         raise ValueError("the real cause")
     while how == "hung":

@@ -98,8 +98,8 @@ def test_levels_the_wrong_way_round_are_seen(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (4, "cp_size: no group has that size (got 4); choose from 1, 2"),
-        (2, "comm_type: the group of 2 ranks has no levels (got a2a+p2p)"),
+        (4, "cp_size: no group has 4 ranks; choose from 1, 2"),
+        (2, "comm_type: the group of 2 ranks has no levels for 'a2a+p2p'; make"),
     ],
 )
 def test_what_was_not_made_is_refused(cluster: Cluster, size: int, message: str) -> None:

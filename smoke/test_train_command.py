@@ -134,7 +134,7 @@ def together(rank: RankContext, *, how: str) -> int | str:
 
 def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:
     """So it ends as one line: a rank that refused alone would be a failure with a traceback."""
-    with pytest.raises(InputError, match=r"^b.txt: cannot be read \(got 3\); leave it out$"):
+    with pytest.raises(InputError, match=r"^b.txt: it cannot be read; leave it out$"):
         cluster.run(together, world_size=3, how="refused")
     assert cluster.run(together, world_size=3, how="").values == (0, 1, 2)
 
@@ -195,7 +195,7 @@ def test_what_one_rank_refuses_alone_is_one_line(
     """The others wait for it and are stopped. Whoever runs cases still learns which rank it was."""
     alone: dict[str, Any] = {"culprits": [1], "how": "refused"}
     monkeypatch.setattr(command, "on_rank", partial(cases.fail_on, **alone))
-    said = "b.txt: cannot be read (got 3); leave it out (rank 1 says so)"
+    said = "b.txt: it cannot be read; leave it out (rank 1 says so)"
     assert train.refusal("--cp", "3") == said
     with pytest.raises(RankRefusal, match=r"rank 1 failed first: InputError: b\.txt.*was stopped"):
         cluster.run(cases.fail_on, world_size=3, **alone)

@@ -202,7 +202,9 @@ def test_the_command_names_a_file_that_one_rank_cannot_read_again(
     (tmp_path / "7.txt").write_text("")
     code, errors = commands[0].ended(within=REPORTED_WITHIN_SECONDS)
     assert code in (1, 2)
-    assert re.search(r"/7\.txt: had 44 bytes when the run began \(got 0\)", errors.splitlines()[0])
+    assert re.search(
+        r"/7\.txt: the file had 44 bytes when the run began, and now 0", errors.splitlines()[0]
+    )
     assert_gone(ranks)
 
 

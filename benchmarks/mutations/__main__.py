@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.mutations.planted import Mutation, read_mutations
-from ringproof.errors import InputError
+from benchmarks.mutations.planted import REMEDY, Mutation, read_mutations
+from ringproof.errors import InputError, shown
 from ringproof.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def check_places(mutations: Sequence[Mutation], folder: Path) -> None:
     for mutation in mutations:
         path = folder / mutation.file
         if not path.is_file():
-            raise InputError(mutation.id, mutation.file, "does not exist", "correct the list")
+            raise InputError(mutation.id, f"{shown(mutation.file)} does not exist; {REMEDY}")
         mutation.applied(path.read_text("utf-8"))
 
 

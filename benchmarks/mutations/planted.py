@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,7 +48,8 @@ class Mutation:
         """
         count = source.count(self.text)
         if count != 1:
-            raise InputError(self.id, self.file, f"holds the text {count} times", REMEDY)
+            found = f"{shown(self.file)} holds the text {count} times, and not once"
+            raise InputError(self.id, f"{found}; {REMEDY}")
         return source.replace(self.text, self.replacement)
 
 
@@ -66,10 +67,11 @@ def read_mutations(place: str, wanted: tuple[str, ...] = ()) -> tuple[Mutation, 
     found = [_mutation(entry, place) for entry in entries]
     ids = [mutation.id for mutation in found]
     if len(set(ids)) < len(ids):
-        raise InputError("id", None, "an id occurs twice", REMEDY)
+        raise InputError("id", f"an id occurs twice; {REMEDY}")
     for name in wanted:
         if not any(name in (mutation.id, mutation.area) for mutation in found):
-            raise InputError("--only", name, "is neither an id nor an area", "see planted.toml")
+            problem = f"{shown(name)} is neither an id nor an area of a mistake"
+            raise InputError("--only", f"{problem}; benchmarks/mutations/planted.toml lists them")
     return tuple(m for m in found if not wanted or m.id in wanted or m.area in wanted)
 
 

@@ -82,11 +82,11 @@ def test_a_submodule_that_was_not_given_is_not_here(scene: Scene, tmp_path: Path
     choice = _choice(scene, f"some/bridge=git:{tmp_path / 'bridge'}")
     (checked,) = check_cards({"demo": card}, {}, choice)
     assert (checked.status, checked.failed) == ("not here", False)
-    assert "give it with --upstream some/where=git:PATH" in checked.resolution.detail
+    assert "give that with --upstream some/where=git:PATH" in checked.resolution.detail
     given = ("--upstream", f"some/bridge=git:{tmp_path / 'bridge'}")
-    assert "give it with --upstream some/where" in scene.refused("lock", *given)
+    assert "give that with --upstream some/where" in scene.refused("lock", *given)
     refused = scene.refused("check", *given, "--upstream", f"some/other={scene.git()}")
-    assert "is not an upstream of these cards (got some/other)" in refused
+    assert "'some/other' is not an upstream of these cards" in refused
     assert AnchorProver(choice).prove(card, card.anchors[0]).outcome is ProofState.UNAVAILABLE
 
 

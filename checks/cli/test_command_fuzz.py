@@ -19,29 +19,29 @@ def test_edge_values_are_served_or_refused() -> None:
     assert list(fuzz.fuzz(200, seed=15)) == []
 
 
-def _raises() -> None:
+def _raises(**_options: object) -> None:
     raise KeyError("where")
 
 
-def _traces() -> None:
+def _traces(**_options: object) -> None:
     print("Traceback (most recent call last)")
 
 
-def _waits() -> None:
+def _waits(**_options: object) -> None:
     while True:
         pass
 
 
-def _litters() -> None:
+def _litters(**_options: object) -> None:
     Path("unnamed").touch()
 
 
-def _leaves() -> None:
+def _leaves(**_options: object) -> None:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-def _refuses() -> None:
-    raise InputError("--a", 1, "is wrong", "correct it")
+def _refuses(**_options: object) -> None:
+    raise InputError("--a", "1 is wrong; correct it")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,10 @@ def test_a_log_with_arguments(tmp_path):
         (["missing.sh"], "missing.sh"),
         (["model.context_parallel_size=many", "--line", "dev"], "is not a whole number"),
         (["model.a=1", "--line", "nowhere"], "is not a known line"),
-        (["model.a=1", "--line", "dev", "--to", "main"], "another choice of the line"),
+        (
+            ["model.a=1", "--line", "dev", "--to", "main"],
+            "--line: give only one of --upstream",
+        ),
         (["model.hierarchical_context_parallel_sizes=x", "--line", "dev"], "whole numbers"),
         (["model.context_parallel_size=0", "--line", "dev"], "at least 1"),
         (["model.a=1", "--upstream", "nowhere"], "--upstream: 'nowhere' is not a folder"),
@@ -196,7 +199,7 @@ def test_each_rule_names_a_statement():
 
 def test_without_an_upstream_every_line_is_examined(monkeypatch):
     def nothing(*_, **__):
-        raise InputError("PATH", None, "is no checkout", "name one")
+        raise InputError("PATH", "it is not a checkout; name one")
 
     monkeypatch.setattr(doctor, "find_products", nothing)  # here some are installed
     result = run("--", "torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", *RIGHT)

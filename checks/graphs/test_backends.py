@@ -165,7 +165,7 @@ FULL = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\
         (REFUSED, InputError, "cannot be captured: operation not permitted when .*; capture it on"),
         (FULL, InputError, "cannot be captured: CUDA out of memory.*; lower the capacity"),
         (KeyError("of the function"), KeyError, "of the function"),
-        (InputError("x", None, "bad", "do not"), InputError, "^x: bad; do not$"),
+        (InputError("x", "bad; do not"), InputError, "^x: bad; do not$"),
     ],
 )
 def test_a_broken_capture_is_undone(

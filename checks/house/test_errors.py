@@ -1,34 +1,17 @@
-"""What an `InputError` says, and that its raises are converted to two arguments."""
+"""What an `InputError` says."""
 
 from __future__ import annotations
 
-import ast
+import inspect
 from pathlib import Path
 
 import pytest
 
 from ringproof.errors import InputError, check_name, shown
 
-ROOT = Path(__file__).parents[2]
-FOUR_ARGUMENTS_LEFT = 183
-"""Calls of the form that goes away; this number may only fall."""
 
-
-def old_calls(source: str) -> int:
-    """Count the calls that give a value, a problem and a remedy apart."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    named = (call for call in calls if ast.unparse(call.func).endswith("InputError"))
-    return sum(len(call.args) + len(call.keywords) > 2 for call in named)
-
-
-def test_the_old_form_becomes_rarer() -> None:
-    files = [path for name in ("src", "benchmarks", "docs") for path in (ROOT / name).rglob("*.py")]
-    assert sum(old_calls(file.read_text(encoding="utf-8")) for file in files) <= FOUR_ARGUMENTS_LEFT
-
-
-def test_an_old_call_is_seen() -> None:
-    assert old_calls("raise InputError('--a', 1, 'is odd', 'use 2')") == 1
-    assert old_calls("raise InputError('--a', '1 is odd; use 2')") == 0
+def test_an_error_is_a_field_and_a_sentence() -> None:
+    assert list(inspect.signature(InputError).parameters) == ["field", "sentence"]
 
 
 @pytest.mark.parametrize(

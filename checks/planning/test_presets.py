@@ -154,13 +154,13 @@ def test_of_a_hybrid_only_four_layers_attend():
         (LLAMA3_8B, "heads", 2.0, "model.heads"),
         (LLAMA3_8B, "kv_heads", 5, "model.kv_heads"),
         (LLAMA3_8B, "layers", True, "model.layers"),
-        (LLAMA3_8B, "layers", 10**400, "model.layers: is more than"),
+        (LLAMA3_8B, "layers", 10**400, "model.layers: 10+… is more than"),
         (LLAMA3_8B, "vocabulary", -1, "model.vocabulary"),
         (LLAMA3_8B, "attention_layers", 33, "model.attention_layers"),
         (LLAMA3_8B, "rope_head_dim", 129, "model.rope_head_dim"),
-        (LLAMA3_8B, "recurrent_weights", -1, "model.recurrent_weights: is less than 0"),
-        (LLAMA3_8B, "gated", "yes", "model.gated: is not a valid boolean"),
-        (LLAMA3_8B, "name", 3, "model.name: is not a valid string"),
+        (LLAMA3_8B, "recurrent_weights", -1, "model.recurrent_weights: -1 is less than 0"),
+        (LLAMA3_8B, "gated", "yes", "model.gated: 'yes' is not a valid boolean"),
+        (LLAMA3_8B, "name", 3, "model.name: 3 is not a valid string"),
     ],
 )
 def test_impossible_machines_and_shapes_are_refused(good, field, value, problem):
@@ -206,7 +206,7 @@ def test_a_preset_of_ones_own(what, one):
     for name in set(data) - optional:
         with pytest.raises(InputError, match=rf"{what}\.{name}: is missing"):
             read({key: value for key, value in data.items() if key != name})
-    with pytest.raises(InputError, match=rf"{what}\.speed: unknown field"):
+    with pytest.raises(InputError, match=rf"{what}\.speed: is an unknown field"):
         read({**data, "speed": 1})
     for other in (5, None, [1], [["layers"]], "h100"):
         with pytest.raises(InputError, match=f"{what}: is not a JSON object"):

@@ -277,7 +277,7 @@ file.add("x" * 14)
 try:
     file.add("y" * 14)
 except InputError as error:
-    print(error.problem)
+    print(error.sentence)
 """
 
 
@@ -287,5 +287,6 @@ def test_a_line_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "cannot be written: File too large\n"
+    said = f"'{path}' cannot be written (File too large); name a place that has room\n"
+    assert done.stdout == said
     assert path.read_text() == "x" * 14 + "\n"

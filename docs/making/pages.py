@@ -110,8 +110,8 @@ def read_skills(root: Path) -> list[Skill]:
         card, lock = load_card(path), read_lock(path.with_name(LOCK_FILE))
         stale = next(versions.lock_differences(card, lock), None) if lock else None
         if stale is not None:
-            problem = f"is older than the card: it {stale}"
-            raise InputError(f"{name}/{LOCK_FILE}", None, problem, "run `ringproof anchors lock`")
+            problem = f"the lock is older than the card: it {stale}"
+            raise InputError(f"{name}/{LOCK_FILE}", f"{problem}; run `ringproof anchors lock`")
         shown = title[1].replace("`", "") if title else name
         found.append(Skill(name, shown, card, lock, records))
     return found

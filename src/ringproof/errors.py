@@ -17,24 +17,12 @@ class InputError(ValueError):
 
     The command line prints ``error: FIELD: SENTENCE`` and exits with 2. A sentence that begins with
     the field is printed as it is: ``InputError("--batches", "--batches needs --graphs")``.
-
-    While ``InputError(field, value, problem, remedy)`` is being converted, both are accepted;
-    ``value``, ``problem`` and ``remedy`` go with it.
     """
 
-    def __init__(
-        self, field: str, value: object, problem: str | None = None, remedy: str = ""
-    ) -> None:
-        self.field = field
-        if problem is None:
-            self.sentence = str(value)
-            self.value, self.problem, self.remedy = None, self.sentence, ""
-        else:
-            got = "" if value is None else f" (got {_clipped(value)})"
-            self.sentence = f"{problem}{got}" + (f"; {remedy}" if remedy else "")
-            self.value, self.problem, self.remedy = value, problem, remedy
-        named = self.sentence.startswith((f"{field} ", f"{field}: "))
-        super().__init__(printable(self.sentence if named else f"{field}: {self.sentence}"))
+    def __init__(self, field: str, sentence: str) -> None:
+        self.field, self.sentence = field, sentence
+        named = sentence.startswith((f"{field} ", f"{field}: "))
+        super().__init__(printable(sentence if named else f"{field}: {sentence}"))
 
 
 def check_name(field: str, value: str | None, known: Iterable[str]) -> None:

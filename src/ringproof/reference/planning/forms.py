@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 Form = TypeVar("Form")
 CLOSED = ConfigDict(extra="forbid")
@@ -15,8 +15,8 @@ CLOSED = ConfigDict(extra="forbid")
 _OF_THE_FORM = MappingProxyType(
     {
         "missing": "is missing",
-        "extra_forbidden": "unknown field",
-        "unexpected_keyword_argument": "unknown field",
+        "extra_forbidden": "is an unknown field",
+        "unexpected_keyword_argument": "is an unknown field",
         "dataclass_type": "is not a JSON object",
         "model_type": "is not a JSON object",
     }
@@ -52,9 +52,10 @@ def built(form: type[Form], data: Any, what: str, remedy: str) -> Form:
         parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         field = (what + "".join(parts)).replace(": .", ": ").removesuffix(": ")
         if first["type"] in _OF_THE_FORM:
-            raise InputError(field, None, _OF_THE_FORM[first["type"]], remedy) from None
-        value = None if isinstance(first["input"], (dict, list)) else first["input"]
+            raise InputError(field, f"{_OF_THE_FORM[first['type']]}; {remedy}") from None
+        value = first["input"]
+        what = "the value" if isinstance(value, (dict, list)) else shown(value)
         problem = first["msg"].replace("Input should be", "is not")
         if first["type"] in _OF_A_VALUE:
             problem = _OF_A_VALUE[first["type"]].format(**first.get("ctx", {}))
-        raise InputError(field, value, problem, "correct it") from None
+        raise InputError(field, f"{what} {problem}; correct it") from None

@@ -95,14 +95,14 @@ class ModelShape:
                 object.__setattr__(self, name, getattr(self, other))
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
             if getattr(self, name) > self.layers:
-                problem = f"is more than the {self.layers} layers"
-                raise InputError(f"model.{name}", getattr(self, name), problem, "correct it")
+                problem = f"{getattr(self, name)} is more than the {self.layers} layers"
+                raise InputError(f"model.{name}", f"{problem}; correct it")
         if self.heads % self.kv_heads:
-            problem = f"does not divide the {self.heads} heads"
-            raise InputError("model.kv_heads", self.kv_heads, problem, "correct it")
+            problem = f"{self.kv_heads} does not divide the {self.heads} heads"
+            raise InputError("model.kv_heads", f"{problem}; correct it")
         if self.rope_head_dim > self.head_dim:
-            problem = f"is more than the head dimension {self.head_dim} it is part of"
-            raise InputError("model.rope_head_dim", self.rope_head_dim, problem, "correct it")
+            problem = f"{self.rope_head_dim} is more than the head dimension {self.head_dim}"
+            raise InputError("model.rope_head_dim", f"{problem}, of which it is a part; correct it")
 
     @property
     def attention_weights(self) -> int:

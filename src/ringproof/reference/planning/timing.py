@@ -42,7 +42,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.planning.elementwise import maximum
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.shapes import ModelShape
@@ -119,21 +119,19 @@ class StepCost:
     recompute: bool = False
 
     def __post_init__(self) -> None:
-        if self.comm_type not in COMM_TYPES:
-            remedy = f"use one of {', '.join(COMM_TYPES)}"
-            raise InputError("comm-type", self.comm_type, "unknown name", remedy)
+        check_name("comm-type", self.comm_type, COMM_TYPES)
         if self.inner_size < 1:
-            raise InputError("inner-size", self.inner_size, "is less than 1", "give 1 or more")
+            raise InputError("inner-size", f"{self.inner_size} is less than 1; give 1 or more")
         if self.inner_size > 1 and self.comm_type != "a2a+p2p":
-            problem = f"has no meaning for {self.comm_type}"
-            raise InputError("inner-size", self.inner_size, problem, "leave it out")
+            problem = f"{self.inner_size} has no meaning for {self.comm_type}"
+            raise InputError("inner-size", f"{problem}; leave it out")
         if self.comm_type == "a2a+p2p" and self.inner_size == 1:
             problem = "a2a+p2p needs the number of ranks that exchange"
-            raise InputError("inner-size", None, problem, "give 2 or more, or use p2p")
+            raise InputError("inner-size", f"{problem}; give 2 or more, or use p2p")
         heads, gpus = f"{self.shape.heads} heads", f"{self.machine.gpus_per_node} GPUs of a node"
         for count, what in ((self.shape.heads, heads), (self.machine.gpus_per_node, gpus)):
             if self.tp < 1 or count % self.tp:
-                raise InputError("tp", self.tp, f"does not divide the {what}", "choose a divisor")
+                raise InputError("tp", f"{self.tp} does not divide the {what}; choose a divisor")
 
     @property
     def unit(self) -> str:
@@ -163,11 +161,11 @@ class StepCost:
         inner = {"a2a": size, "a2a+p2p": math.gcd(size, self.inner_size)}.get(self.comm_type, 1)
         if self.kv_heads % inner:
             problem = (
-                f"{inner} ranks cannot share {self.kv_heads} key/value heads equally, "
-                "and Transformer Engine refuses that"
+                f"{inner} ranks cannot share {self.kv_heads} key/value heads equally under "
+                f"{self.comm_type}, and Transformer Engine refuses that"
             )
             remedy = "choose group sizes that divide the heads, or p2p"
-            raise InputError("comm-type", self.comm_type, problem, remedy)
+            raise InputError("comm-type", f"{problem}; {remedy}")
         ring = {"p2p": size, "a2a+p2p": size // inner}.get(self.comm_type, 1)
         return GroupCommunication(size, inner, ring, self.comm_type == "all_gather" and size > 1)
 
