@@ -18,11 +18,12 @@ from checks.attention.players import play
 from checks.attention.test_steps import Pairs, pairs_met, tables_of
 from checks.packing.packs import build, packs, random_pack
 from ringproof.reference.attention import packed as packed_calls
+from ringproof.reference.attention.calls import TileBatch, VarlenTiles
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
 from ringproof.reference.attention.kernels import FlashKernel, ReferenceKernel
 from ringproof.reference.attention.names import KERNEL_NAMES
-from ringproof.reference.attention.packed import Call, TileBatch, VarlenTiles, prepared_calls
-from ringproof.reference.attention.steps import Piece, Tile, pieces, step_table
+from ringproof.reference.attention.packed import prepared_calls
+from ringproof.reference.attention.steps import Call, Piece, Tile, pieces, step_table
 from ringproof.reference.packing.partition import PARTITIONS, Span
 from ringproof.reference.packing.sequences import PackedSequences, pack
 from ringproof.reference.packing.shards import Sharding

@@ -22,8 +22,7 @@ from ringproof.reference.attention.kernels import (
 )
 from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
-from ringproof.reference.attention.packed import Call
-from ringproof.reference.attention.steps import Step, Tile
+from ringproof.reference.attention.steps import Call, Step, Tile
 
 
 @dataclass(frozen=True)

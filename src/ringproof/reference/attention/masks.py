@@ -1,9 +1,8 @@
-"""Steps whose masks come from tensors: the same calls for every pack of a group's fixed size.
+"""Masks from tensors, which hold for every pack of a group's fixed size.
 
-A step table (``steps``) is integers of one pack, which a captured graph would bake in. Here a step
-is one tile of all local rows and all rows of the block, and who sees whom follows from two tensors:
-of each row the sequence and the position. They are read when the kernel runs, so a graph that is
-replayed after they were overwritten computes the other pack.
+Who sees whom follows from two tensors: of each row the sequence and the position. They are read
+when the kernel runs, so a graph that is replayed after they were overwritten computes the other
+pack. `masked_steps` makes the steps.
 
 The order of rows within a rank says nothing here. So no head exchange has to sort what it gathers.
 """
@@ -16,9 +15,7 @@ import torch
 
 from ringproof.reference.attention.kernels import AttentionKernel, TensorTriple, row_blocks
 from ringproof.reference.attention.merge import accumulation_dtype
-from ringproof.reference.attention.steps import Step, Tile
 from ringproof.reference.packing.capacity import PADDING
-from ringproof.reference.packing.partition import Span
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,32 +130,6 @@ class MaskedKernel:
 
     def _without_padding(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorTriple:
         return self.mask.of_queries(q), self.mask.of_keys(k), self.mask.of_keys(v)
-
-
-def masked_steps(
-    table: RowTable, rank: int, *, causal: bool, ordered: bool = False
-) -> tuple[Step, ...]:
-    """The steps of one rank, in the order of ``step_table``, each of one masked tile.
-
-    Args:
-        table: The rows of the ranks among which blocks move.
-        ordered: Whether the rows of each rank come before those of the next in every pack, as in
-            the contiguous partition. Under a causal mask the blocks of later ranks are then
-            hidden as a whole, and their steps are empty.
-    """
-    size, rows = table.sequences.shape
-    everything = Span(0, rows)
-    steps = []
-    for step in range(size):
-        source = (rank - step) % size
-        if causal and ordered and source > rank:
-            steps.append(Step(source, ()))
-            continue
-        queries = table.sequences[rank], table.positions[rank]
-        keys = table.sequences[source], table.positions[source]
-        tile = Tile(everything, everything, causal=False, mask=RowMask(queries, keys, causal))
-        steps.append(Step(source, (tile,)))
-    return tuple(steps)
 
 
 def _blank(x: torch.Tensor, away: torch.Tensor) -> torch.Tensor:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # tables are made without torch, which these import
+    from ringproof.reference.attention.calls import TileBatch, VarlenTiles
     from ringproof.reference.attention.masks import RowMask
-    from ringproof.reference.attention.packed import Call
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Tile:
     kv: Span
     causal: bool
     mask: RowMask | None = field(default=None, repr=False)
+
+
+Call: TypeAlias = "Tile | TileBatch | VarlenTiles"
+"""What one kernel call computes of a step."""
 
 
 @dataclass(frozen=True)

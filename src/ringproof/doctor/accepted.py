@@ -6,7 +6,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 
 from ringproof.doctor.facts import NEW, OLD, V1, Facts, is_power_of_two, power_below
-from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, Rule
+from ringproof.doctor.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, Rule
 
 TYPES = ("p2p", "a2a", "all_gather", "a2a+p2p")
 LAYERS_ONLY = "only the layers see --hybrid-context-parallel"
@@ -188,7 +188,7 @@ def _scheduled(facts: Facts) -> dict[str, str | None]:
     return {"sequence_packing_scheduler": "dp_balanced", **budget}
 
 
-RUNNING: tuple[Rule, ...] = (
+ACCEPTED: tuple[Rule, ...] = (
     Rule(HCP + "two-levels", Effect.FAILS,
          lambda f: f.hierarchical and len(f.levels or ()) not in (0, 2)
          and f"{len(f.levels or ())} levels",

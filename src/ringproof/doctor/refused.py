@@ -9,7 +9,7 @@ import shlex
 from types import MappingProxyType
 
 from ringproof.doctor.facts import NEW, OLD, V1, V2, Facts
-from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, RefusedBy, Rule
+from ringproof.doctor.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, RefusedBy, Rule
 from ringproof.launch.options import PROGRAMS
 
 NEAR = 0.75
