@@ -99,15 +99,15 @@ def test_without_upstreams_rule_and_a_comparison_some_are(monkeypatch: pytest.Mo
 def placements(lengths: list[int], limits: Domain, effort: int) -> int:
     """Sequences that were placed while a batch was packed, those of discarded tries included."""
     count = 0
-    original = packing_module._Filling._add
+    original = packing_module._Filling.fill
 
-    def counted(*arguments: Any) -> None:
+    def counted(filling: Any, *arguments: Any) -> None:
         nonlocal count
-        count += 1
-        original(*arguments)
+        original(filling, *arguments)
+        count += len(filling.members)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing_module._Filling, "_add", counted)
+        patch.setattr(packing_module._Filling, "fill", counted)
         packed = pack_greedily(make_batch(lengths, limits, REAL), effort)
     assert places(packed) == list(range(len(lengths)))
     return count

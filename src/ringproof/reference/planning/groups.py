@@ -181,7 +181,7 @@ def on_ranks(packed: PackedMicrobatch, offsets: Sequence[int], batch: Batch) -> 
         if position < first:
             groups += dummies(position, first, sizes)
         size = sizes[group.level]
-        groups.append(Group(first, size, tuple([ids[place] for place in group.members])))
+        groups.append(Group(first, size, tuple(map(ids.__getitem__, group.members))))
         position = first + size
     groups += dummies(position, batch.domain.ranks, sizes)
     return Microbatch(tuple(groups))

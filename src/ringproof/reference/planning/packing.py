@@ -115,19 +115,21 @@ def first_fit_decreasing(rows: list[int], domain: Domain) -> list[list[int]]:
     room: list[int] = []
     full: list[tuple[int, int]] = []  # packs without room for the sequences so far, most room first
     ready: list[int] = []  # the others; sequences only get shorter, so room for one is room for all
-    for sequence in sorted(range(len(rows)), key=lambda sequence: -rows[sequence]):
-        while full and -full[0][0] >= rows[sequence]:
+    for sequence in sorted(range(len(rows)), key=rows.__getitem__, reverse=True):
+        needed = rows[sequence]
+        while full and -full[0][0] >= needed:
             heappush(ready, heappop(full)[1])
-        if ready:
-            place = heappop(ready)
-        else:
-            place = len(packs)
+        if not ready:
+            ready.append(len(packs))
             packs.append([])
             room.append(domain.max_tokens_per_rank)
+        place = ready[0]
         packs[place].append(sequence)
-        room[place] -= rows[sequence]
-        if len(packs[place]) < most and room[place]:
-            heappush(full, (-room[place], place))
+        room[place] = left = room[place] - needed
+        if len(packs[place]) == most:
+            heappop(ready)
+        elif left < needed:
+            heappush(full, (-left, heappop(ready)))
     return packs
 
 
@@ -197,7 +199,7 @@ class _GroupsOfSize:
         groups: In the order they were opened.
         full: Rows and index of groups without room for the sequences so far.
         longer: Cost and index of groups that have room, but would get the longest.
-        ready: Index of groups that have room and would not.
+        ready: Index of groups that have room and would not. The first one is given the sequence.
     """
 
     level: int
@@ -248,45 +250,51 @@ class _Filling:
         filling is abandoned when a group is longer than ``cutoff``.
         """
         kind, place, there = remaining.kind, remaining.following(0), remaining.there
-        index: tuple[_GroupsOfSize, int] | None = self._opened(self.levels[level])
+        budget, most, count = self._budget, self._most, len(remaining.kind)
+        size: _GroupsOfSize | None = self._opened(self.levels[level])
+        column = kind[place]
+        # Planning takes about as long as this loop, so it calls nothing that it can do itself.
         while True:
-            if index is None:
+            again = False
+            if size is None:
                 first = bisect_left(kind, self._first_that_may_fit(limit), place)
                 place = remaining.following(max(place + 1, first))
             else:
-                self._add(place, kind[place], *index)
+                ready, cost, rows = size.ready, size.costs[column], size.tokens[column]
+                group = size.groups[ready[0]]
+                group.members.append(place)
+                group.time = time = group.time + cost
+                group.rows = held = group.rows + rows
+                # No sequence to come is longer than this one: with room for it there is room for
+                # all, and what is first in `ready` stays there.
+                again = time + cost <= self.longest
+                if time > self.longest:
+                    self.longest = time
+                if len(group.members) == most:
+                    heappop(ready)
+                elif held + rows > budget:
+                    heappush(size.full, (held, heappop(ready)))
+                elif not again:
+                    heappush(size.longer, (time, heappop(ready)))
                 place += 1
-                if there[place] != place:  # a call for each sequence would take a tenth of the time
+                if there[place] != place:
                     place = remaining.following(place)
-            if place == len(kind):
+                again = again and bool(ready)
+            if place == count:
                 return
             if self.longest > cutoff:
                 self.abandoned = True
                 return
-            index = self._group_for(kind[place], limit)
+            before, column = column, kind[place]
+            # Of two sequences of one length the second finds all groups as the first found them,
+            # unless it needs a group that was not ready.
+            if not again or column != before:
+                size = self._group_for(column, limit)
 
-    def _add(self, place: int, column: int, level: _GroupsOfSize, index: int) -> None:
-        group = level.groups[index]
-        cost, rows = level.costs[column], level.tokens[column]
-        group.members.append(place)
-        group.time = time = group.time + cost
-        group.rows = held = group.rows + rows
-        if time > self.longest:
-            self.longest = time
-        # No sequence to come is longer than this one: with room for it there is room for all.
-        if len(group.members) == self._most:
-            return
-        if held + rows > self._budget:
-            heappush(level.full, (held, index))
-        elif time + cost > self.longest:
-            heappush(level.longer, (time, index))
-        else:
-            heappush(level.ready, index)
+    def _group_for(self, column: int, limit: int) -> _GroupsOfSize | None:
+        """The size whose first ready group gets a sequence, see the module.
 
-    def _group_for(self, column: int, limit: int) -> tuple[_GroupsOfSize, int] | None:
-        """Take out or open a group for a sequence, see the module; ``None`` if it fits nowhere.
-
-        Returned are the groups of its size and its index among them.
+        Makes a group ready, or opens one, where none is; ``None`` if the sequence fits nowhere.
         """
         longest, free, budget = self.longest, self.free, self._budget
         first_held = self._first_held
@@ -306,7 +314,7 @@ class _Filling:
                 while longer and longer[0][0] <= below:
                     heappush(level.ready, heappop(longer)[1])
                 if level.ready:
-                    return level, heappop(level.ready)
+                    return level
                 if longer and longer[0][0] + cost < least:
                     best, opened, least = level, False, longer[0][0] + cost
             if free >= level.size:
@@ -316,15 +324,19 @@ class _Filling:
                     best, opened, least = level, True, level.overhead + cost
         if best is None:
             return None
-        return self._opened(best) if opened else (best, heappop(best.longer)[1])
+        if opened:
+            return self._opened(best)
+        best.ready.append(heappop(best.longer)[1])
+        return best
 
-    def _opened(self, level: _GroupsOfSize) -> tuple[_GroupsOfSize, int]:
+    def _opened(self, level: _GroupsOfSize) -> _GroupsOfSize:
+        level.ready.append(len(level.groups))  # no other is ready, else none would be opened
         level.groups.append(PackedGroup(level.level, level.overhead))
         self.free -= level.size
         looked_at = self._looked_at
         while looked_at and looked_at[-1].size > self.free and not looked_at[-1].groups:
             looked_at.pop()
-        return level, len(level.groups) - 1
+        return level
 
     def _first_that_may_fit(self, limit: int) -> int:
         """The first column that may fit: longer sequences have too many tokens or exceed the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +138,8 @@ def build_plan(
     tokens = 0
     for size, found in members.items():
         unit = size * domain.rank_multiple
-        tokens += unit * sum([-(-held[sequence] // unit) for sequence in found])
+        counts = Counter(map(held.__getitem__, found))
+        tokens += unit * sum([-(-length // unit) * count for length, count in counts.items()])
     metrics = Metrics(
         *times,
         padding_fraction=1 - sum(lengths) / tokens,

@@ -188,6 +188,7 @@ class _GroupTimes:
         self._lengths, self._model = list(map(int, lengths)), model
         self._distinct = sorted(set(self._lengths))
         self._costs: dict[int, dict[int, float]] = {}
+        self._overhead: dict[int, float] = {}
 
     def of(self, group: Group) -> float:
         """Time of a group that has sequences."""
@@ -195,10 +196,11 @@ class _GroupTimes:
         if size not in self._costs:
             (costs,) = columns(lambda length: [self._model.cost(length, size)], self._distinct)
             self._costs[size] = dict(zip(self._distinct, costs, strict=True))
+            self._overhead[size] = self._model.group_overhead(size)
         cost = self._costs[size]
         # An exact sum: `sum` rounds differently from one version of Python to the next.
         total = math.fsum([cost[lengths[sequence]] for sequence in group.sequences])
-        return total + self._model.group_overhead(size)
+        return total + self._overhead[size]
 
 
 _Step = tuple[int, int]
