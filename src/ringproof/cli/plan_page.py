@@ -29,7 +29,10 @@ def page(result: Result) -> str:
     static = {size for item in result.baselines for size in item.plan.cp_sizes}
     sizes = sorted(static.union(result.plan.metrics.cp_histogram))
     colours = {size: _colour(place, len(sizes)) for place, size in enumerate(sizes)}
-    parts = [Baseline("dynamic", "", result.plan, result.line), *result.baselines]
+    parts = [
+        Baseline("dynamic", "", result.plan, result.model, result.options.goal()),
+        *result.baselines,
+    ]
     drawings = [drawing(part.line, result.lengths.values, sizes) for part in parts]
     data = {
         "ranks": result.plan.ranks,

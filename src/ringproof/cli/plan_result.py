@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -57,13 +58,21 @@ class Baseline:
         name: ``static``, ``sorted``, ``best`` (the best static size and order) or ``padded``.
         order: How sequences are packed, in words.
         plan: The plan of the baseline.
-        line: The plan in time.
+        model, goal: What it was costed with.
     """
 
     name: str
     order: str
     plan: Plan
-    line: Timeline
+    model: CostModel
+    goal: Goal
+
+    @cached_property
+    def line(self) -> Timeline:
+        """The plan in time; only a page shows it, and a million sequences take seconds."""
+        lengths = self.plan.lengths
+        computed = [max(lengths)] * len(lengths) if self.name == "padded" else lengths
+        return timeline(self.plan, self.model, self.goal, computed=computed)
 
     @property
     def cp_size(self) -> int:
@@ -189,7 +198,7 @@ def _baselines(
     values, bound = dynamic.lengths, dynamic.metrics.lower_bound
 
     def static(name: str, order: PackingOrder, plan: Plan) -> Baseline:
-        return Baseline(name, PACKING_ORDERS[order], plan, timeline(plan, model, goal))
+        return Baseline(name, PACKING_ORDERS[order], plan, model, goal)
 
     plan = static_plan(values, domain, size, model, goal, bound=bound)
     yield static("static", "given", plan)
@@ -200,9 +209,7 @@ def _baselines(
         _, order, plan = best_static_plan(values, domain, enough, model, goal, bound=bound)
         yield static("best", order, plan)
     padded = padded_plan(values, domain, size, model, goal, bound=bound)
-    computed = [max(values)] * len(values)
-    line = timeline(padded, model, goal, computed=computed)
-    yield Baseline("padded", "each padded to the longest", padded, line)
+    yield Baseline("padded", "each padded to the longest", padded, model, goal)
 
 
 def batches_capacity(

@@ -111,7 +111,7 @@ def padded_plan(
         len(values) // packs + (number < len(values) % packs) for number in range(packs)
     )
     edges = itertools.pairwise([0, *ends])
-    microbatches = _microbatches([list(range(first, end)) for first, end in edges], fixed)
+    microbatches = _microbatches([range(first, end) for first, end in edges], fixed)
     computed = [max(values)] * len(values)
     makespan = simulate(microbatches, computed, domain.ranks, model, goal).makespan
     bound = _bound(values, domain, model, goal) if bound is None else bound
@@ -174,7 +174,7 @@ def _evened(packs: list[list[int]], missing: int) -> list[list[int]]:
     return [*packs, *moved]
 
 
-def _microbatches(packs: list[list[int]], fixed: Domain) -> list[Microbatch]:
+def _microbatches(packs: Sequence[Sequence[int]], fixed: Domain) -> list[Microbatch]:
     """Consecutive packs are the data parallel ranks of one microbatch."""
     (size,) = fixed.cp_sizes
     width, multiple = fixed.ranks // size, fixed.microbatch_multiple

@@ -6,19 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringproof.reference.planning.domain import Domain
 
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Ranks ``[first_rank, first_rank + size)`` of the domain, and the sequences they share.
 
     Sequences are indices into ``Plan.lengths``. Without sequences the group is a declared dummy:
-    its ranks run on padding alone.
+    its ranks run on padding alone. A named tuple, because it is made four times as fast as a frozen
+    dataclass, and a plan may have a million.
     """
 
     first_rank: int

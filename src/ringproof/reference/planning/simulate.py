@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ringproof.errors import InputError, shown
 from ringproof.reference.planning.costs import CostModel
@@ -83,8 +83,7 @@ class Goal:
         return self.objective == "sync" and self.pipeline.stages == 1
 
 
-@dataclass(frozen=True)
-class BusyInterval:
+class BusyInterval(NamedTuple):
     """A group at work: its ranks are busy from `start` to `end`, in the cost model's unit."""
 
     microbatch: int
