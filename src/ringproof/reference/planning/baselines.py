@@ -21,7 +21,7 @@ from ringproof.reference.planning.groups import dummies
 from ringproof.reference.planning.packing import first_fit_decreasing
 from ringproof.reference.planning.plan import Group, Microbatch, Plan, build_plan
 from ringproof.reference.planning.planner import check_lengths
-from ringproof.reference.planning.simulate import Goal, simulate
+from ringproof.reference.planning.simulate import Goal, iteration
 
 PackingOrder = Literal["given", "sorted"]
 """Pack sequences in the order given, or longest first into the first pack that has room."""
@@ -81,7 +81,7 @@ def _static(
     if order == "sorted":
         packs.sort(key=lambda pack: -sum(costs[sequence] for sequence in pack))
     microbatches = _microbatches(packs, fixed)
-    return microbatches, simulate(microbatches, values, fixed.ranks, model, goal).makespan
+    return microbatches, iteration(microbatches, values, fixed.ranks, model, goal)
 
 
 def padded_plan(
@@ -113,7 +113,7 @@ def padded_plan(
     edges = itertools.pairwise([0, *ends])
     microbatches = _microbatches([range(first, end) for first, end in edges], fixed)
     computed = [max(values)] * len(values)
-    makespan = simulate(microbatches, computed, domain.ranks, model, goal).makespan
+    makespan = iteration(microbatches, computed, domain.ranks, model, goal)
     bound = _bound(values, domain, model, goal) if bound is None else bound
     times, filled = (model.unit, makespan, bound), _filled(microbatches, fixed)
     return build_plan(values, fixed, filled, times=times, started=started, computed=computed)

@@ -180,6 +180,21 @@ def simulate(
     return Timeline(ranks, tuple(blocks), tuple(ends), makespan)
 
 
+def iteration(
+    microbatches: Sequence[Microbatch],
+    lengths: Sequence[int],
+    ranks: int,
+    model: CostModel,
+    goal: Goal,
+) -> float:
+    """The makespan of `simulate`, without the intervals where ranks have one clock."""
+    if goal.objective == "async":
+        return simulate(microbatches, lengths, ranks, model, goal).makespan
+    times, overhead = _GroupTimes(lengths, model), float(model.microbatch_overhead)
+    spent = ([times.of(group) for group in one.groups if group.sequences] for one in microbatches)
+    return goal.pipeline.seconds([overhead + max(groups, default=0.0) for groups in spent])
+
+
 class _GroupTimes:
     """Times of groups; keeps the cost of each distinct length for each group size."""
 
