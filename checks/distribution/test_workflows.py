@@ -115,5 +115,5 @@ def test_issue_forms_ask_for_what_commands_print(name: str) -> None:
     asked = re.findall(r"`ringproof (\w+) --json -", text)
     assert asked == ["stack", "doctor"]
     for command in asked:
-        help_text = run_here(ROOT, [command, "--help"]).stdout
-        assert "--json" in help_text and "- is stdout" in " ".join(help_text.split())
+        help_text = " ".join(run_here(ROOT, [command, "--help"]).stdout.split())
+        assert "--json" in help_text and "- writes it to standard output" in help_text

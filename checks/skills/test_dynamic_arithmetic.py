@@ -87,7 +87,7 @@ def test_padding_to_the_domain_serves_every_size(dp, cp):
 def test_padding_to_the_static_size_does_not():
     length = 3 * 2 * 4  # main and releases: twice the static CP size of four
     assert len(rank_spans(length, 4, 0, "zigzag")) == 2
-    with pytest.raises(InputError, match="positive multiple"):
+    with pytest.raises(InputError, match="a multiple of 16"):
         check_divisible(length, 8, "zigzag")
 
 
