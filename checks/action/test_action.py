@@ -52,7 +52,7 @@ def test_the_defaults_lint_the_folder_skills(action: Action, tmp_path: Path) -> 
     assert bad.stdout.startswith("::error file=skills/one/SKILL.md,line=5,title=RP201::")
     nothing = action.run(tmp_path, only="Run", paths="good/skills/none")
     assert (nothing.code, nothing.stdout) == (2, "")
-    assert nothing.stderr.startswith("error: PATH: no such file or folder")
+    assert nothing.stderr.startswith("error: PATH: 'good/skills/none' does not exist")
 
 
 def test_all_steps_in_order_install_and_run(action: Action, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_release_may_have_several_hashes(tmp_path: Path) -> None:
 def test_a_release_without_a_hash_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / WHEELS_FILE
     path.write_text(f"{line}\n")
-    with pytest.raises(InputError, match=r"is not a release with hashes .*; write PACKAGE=="):
+    with pytest.raises(InputError, match=r"is not a release with hashes; write PACKAGE=="):
         read_wheels(path)
 
 

@@ -108,7 +108,11 @@ def test_a_caller_keeps_its_variables_and_leaves_nothing_when_it_is_killed(
     client = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path), json.dumps(NAMES)],
         stdout=subprocess.PIPE,
-        env={**os.environ, **dict.fromkeys(NAMES, "0")},
+        env={
+            **os.environ,
+            **dict.fromkeys(NAMES, "0"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
     )
     assert client.stdout is not None
     assert json.loads(client.stdout.readline()) == [None, "0"]

@@ -56,8 +56,8 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = MappingProxyType(
     }
 )
 COMMANDS = (
-    "stack pip:demo-upstream==1.0",
-    "stack pip:demo-upstream==1.0 --offline",
+    "stack --upstream pip:demo-upstream==1.0",
+    "stack --upstream pip:demo-upstream==1.0 --offline",
     "anchors check",
     "anchors check --offline",
     "anchors lock --offline",

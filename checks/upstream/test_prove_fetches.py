@@ -89,7 +89,7 @@ def test_a_checkout_at_another_commit_is_no_proof(made: Demo) -> None:
     other = commit(make_repository(made.server.parent / "fork"), {"pkg/mod.py": "second = 2\n"})
     code, claims, _ = made.repository.verdicts("--upstream", f"new=git:../fork@{other}")
     assert (code, claims["read"]["verdict"]) == (1, "refuted")
-    assert "and the card speaks of" in claims["read"]["reason"]
+    assert "and the card names" in claims["read"]["reason"]
 
 
 def test_without_a_checkout_the_verdict_and_one_line_say_which(made: Demo) -> None:
@@ -146,5 +146,5 @@ def test_relative_places_become_absolute(tmp_path: Path, monkeypatch: pytest.Mon
     assert absolute_spec("git:lm@main") == f"git:{here}/lm@main"
     assert absolute_spec("dir:lm") == f"dir:{here}/lm"
     assert absolute_spec("installed:torch") == "installed:torch"
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         absolute_spec("git:missing")

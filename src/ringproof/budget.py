@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from ringproof.errors import InputError, shown
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -118,6 +116,8 @@ def check_seconds(option: str, value: object, seconds: float, limit: float) -> N
 
 def free_memory() -> int:
     """Bytes that the processes of this host, or of this container, may still take."""
+    import psutil  # not at the top: the planner runs in a browser, too, which has none
+
     found = [psutil.virtual_memory().available]
     for folder in _cgroups():
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
