@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
     """Eight ranks: NCCL where each can have a GPU of its own, otherwise gloo, in every case."""
     backend = "nccl" if GPUS_FOR_ALL else "gloo"
     # Without a limit of memory: what ranks keep grows over the hundreds of cases of a session.
-    options = ClusterOptions(backend=backend, timeout_seconds=60, log_sink=drop, limited=False)
+    options = ClusterOptions(backend=backend, timeout_seconds=150, log_sink=drop, limited=False)
     with Cluster(LARGEST_WORLD, options) as workers:
         yield workers
 
@@ -47,7 +47,7 @@ def cpu_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if not GPUS_FOR_ALL:
         yield request.getfixturevalue("cluster")
         return
-    options = ClusterOptions(backend="gloo", timeout_seconds=60, log_sink=drop, limited=False)
+    options = ClusterOptions(backend="gloo", timeout_seconds=150, log_sink=drop, limited=False)
     with Cluster(LARGEST_WORLD, options) as workers:
         yield workers
 

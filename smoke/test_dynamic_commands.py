@@ -13,7 +13,7 @@ from ringproof.cards import load_card
 from smoke.processes import ringproof
 
 CARD = Path(__file__).parents[1] / "cards" / "dynamic-context-parallel" / "card.yaml"
-STEPS = "3"
+STEPS = "8"  # the first step in which a group of one rank is planned
 
 
 def as_written(name: str) -> list[str]:
