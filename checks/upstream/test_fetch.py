@@ -274,7 +274,7 @@ def test_a_server_that_fails_does_not_stop_the_others(
 
     def newest_commit(repository: Repository, ref: str) -> str:
         if repository.name == "A/broken":
-            raise Unreachable("upstream", None, "cannot be reached", "name another")
+            raise Unreachable("upstream", "it cannot be reached; name another")
         return ask(repository, ref)
 
     monkeypatch.setattr(Repository, "newest_commit", newest_commit)
