@@ -735,7 +735,7 @@ def sequence_lost(site: Site) -> Patch:
     def change(step: StepPlan) -> StepPlan:
         *others, last = step.plan.microbatches
         group = next(group for group in last.groups if not group.dummy)
-        shorter = replace(group, sequences=group.sequences[:-1])
+        shorter = group._replace(sequences=group.sequences[:-1])
         groups = tuple(shorter if one is group else one for one in last.groups)
         return _with_microbatches(step, [*others, Microbatch(groups)])
 
