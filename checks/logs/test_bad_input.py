@@ -21,8 +21,8 @@ CASES = {
     "groups loop.log": "FILE: 'loop.log' cannot be read",
     "groups prose --expect maybe": "--expect: 'maybe' is unknown",
     "groups prose --hcp 2,x": "--hcp: '2,x' is not a list of whole numbers",
-    "groups prose --hcp 1,8": "--hcp: '1,8' is no hierarchy",
-    "groups prose --hcp 8": "--hcp: '8' is no hierarchy",
+    "groups prose --hcp 1,8": "--hcp: '1,8' is not a hierarchy",
+    "groups prose --hcp 8": "--hcp: '8' is not a hierarchy",
     "groups prose --hcp 2,2 --expect flat": "--hcp contradicts --expect flat; leave one",
     **{
         f"groups prose --dynamic={text}": f"--dynamic: '{text}' "

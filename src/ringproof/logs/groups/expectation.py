@@ -54,7 +54,7 @@ def parse_expectation(
     sizes = None if hcp is None else _whole_numbers("--hcp", hcp)
     if sizes is not None:
         if sum(size > 1 for size in sizes) < 2 or 0 in sizes:
-            problem = f"{shown(hcp)} is no hierarchy, which needs two levels of more than one rank"
+            problem = f"{shown(hcp)} is not a hierarchy, which has two levels of several ranks"
             raise InputError("--hcp", f"{problem}; give both sizes, inner first, such as 2,4")
         if expect not in (None, hierarchical):
             raise InputError("--hcp", f"--hcp contradicts --expect {expect}; leave one of them out")

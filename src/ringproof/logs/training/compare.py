@@ -85,7 +85,7 @@ def compare_logs(
     """Compare the wanted series of two logs.
 
     Raises:
-        InputError: The logs share no series, or no step.
+        InputError: The logs have no series, or no step, in common.
     """
     shared = [name for name in wanted if name in a.series and name in b.series]
     if not shared:
