@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ STORE_BYTES = 65536
 """More than the file in which the ranks of gloo meet: below it they fail or hang, not outputs."""
 CACHE = "torchinductor_"
 """An empty folder that torch makes for its cache when a part of it is imported."""
+CHECKPOINT = ("run.json", "random-0.pt", "random-1.pt", "tp0-pp0.pt")
+"""Its files, with two ranks that hold the same tensors."""
 LINES = "".join(
     f"iteration {n}/ 90000 | lm loss: 1.5E+00 | grad norm: 1.0 |\n" for n in range(90000)
 )
@@ -233,9 +236,19 @@ def half_written(folder: Path, command: Command, *, killed: bool) -> Iterator[st
         yield from _bad_lines(log)
     if command.checkpoints and (folder / command.checkpoints / "latest").exists():
         kept = folder / command.checkpoints
-        name = (kept / "latest").read_text().strip()
-        if not (kept / name / "run.json").is_file() or not (kept / name / ".metadata").is_file():
-            yield "the newest checkpoint is half written"
+        newest = kept / (kept / "latest").read_text().strip()
+        yield from (
+            f"{name} of the newest checkpoint is half written"
+            for name in CHECKPOINT
+            if not _is_whole(newest / name)
+        )
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of a checkpoint is there to its last byte; those of tensors are archives."""
+    if path.suffix == ".json":
+        return path.is_file() and path.read_text().endswith("}")
+    return zipfile.is_zipfile(path) and zipfile.ZipFile(path).testzip() is None
 
 
 def _bad_lines(log: Path) -> Iterator[str]:

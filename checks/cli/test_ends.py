@@ -50,7 +50,7 @@ SAYS = (
         (f"pathlib.Path('out.json').write_text('{{')\n{SAYS}", "out.json is half written"),
         (f"pathlib.Path('log').write_text('{{}}\\n{{')\n{SAYS}", "a line of log is half written"),
         (f"pathlib.Path('.out').touch()\n{SAYS}", ".out is left"),
-        (f"os.mkdir('kept'); pathlib.Path('kept/latest').write_text('a')\n{SAYS}", "the newest"),
+        (f"os.mkdir('kept'); pathlib.Path('kept/latest').write_text('a')\n{SAYS}", "run.json of"),
     ],
 )
 def test_what_is_wrong_is_seen(does: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
