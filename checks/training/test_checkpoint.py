@@ -69,10 +69,8 @@ def test_the_newest_is_found(tmp_path: Path) -> None:
     [
         "",
         "[1]",
-        "7",
         '{"format": 2, "step": 3}',
         '{"format": 2, "step": "x", "identity": {}}',
-        '{"format": 2, "step": null, "identity": {}}',
         '{"format": 2, "step": 3, "identity": [3]}',
         '{"format": 1, "step": 3, "identity": {}}',
     ],

@@ -102,14 +102,6 @@ def test_there_are_as_many_slots_as_a_schedule_needs(pp: int, vpp: int) -> None:
     assert found[-1] > found[0]  # it moves with the microbatches
 
 
-@pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (3, 3), (4, 2)])
-def test_one_for_each_stage_is_too_few_for_interleaved_chunks(pp: int, vpp: int) -> None:
-    """Negative control: the count of plain 1F1B, and the count of one slot less."""
-    found = most_in_flight(MOST_MICROBATCHES, pp, vpp)
-    assert found > microbatches_in_flight(MOST_MICROBATCHES, pp=pp, vpp=1)
-    assert found > microbatches_in_flight(2 * pp - 1, pp=pp, vpp=vpp)
-
-
 def test_rounds_that_are_longer_than_the_pipeline_would_need_more() -> None:
     """Negative control: why a plan's microbatches are a multiple of the ranks.
 

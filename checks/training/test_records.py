@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from checks.graphs.test_bank import banked, batches, options
+from checks.graphs.test_bank import banked, options
 from checks.model.whole_model import whole
 from ringproof.cli.main import app
 from ringproof.cli.train_log import LogFile
 from ringproof.errors import InputError
-from ringproof.reference.graphs.bank import GraphBank, capture_bank
+from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.config import preset
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from ringproof.reference.training.banks import graphs_record, rank_record
@@ -27,6 +27,7 @@ from ringproof.reference.training.records import (
     EvaluationRecord,
     GraphsRecord,
     GraphTotals,
+    Record,
     RunRecord,
     SizeMemory,
     StepRecord,
@@ -61,25 +62,7 @@ def test_a_line_is_read_back_bit_by_bit() -> None:
         [{"cp_size": 1, "lengths": [50]}, {"cp_size": 1, "lengths": [350]}],
     ]
     assert found["padding_fraction"] == pytest.approx(0.1)
-    assert "\n" not in json_line(STEP)
-
-
-def test_a_loss_that_is_no_number_is_said_and_not_hidden() -> None:
     assert math.isnan(json.loads(json_line(replace(STEP, loss=math.nan)))["loss"])
-
-
-def test_the_line_to_watch_says_what_runs() -> None:
-    line = STEP.progress_line(300)
-    for part in (
-        "step   7/300",
-        "0.333333",
-        "3.1416",
-        "1,800 tokens/s",
-        "10%",
-        "microbatches 2",
-        "CP 1:6 4:2",
-    ):
-        assert part in line
 
 
 def test_megatrons_line_has_its_fields_and_its_precision() -> None:
@@ -111,12 +94,6 @@ def test_other_records_have_lines_of_their_own() -> None:
     assert "validation loss at iteration 5 | lm loss value: 2.500000E+00" in (
         evaluation.megatron_line(300, NOW)
     )
-
-
-def test_a_log_without_a_file_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    LogFile("", "jsonl", append=False).add("nothing")
-    assert list(tmp_path.iterdir()) == []
 
 
 SLOTS = 2
@@ -161,49 +138,38 @@ def test_each_static_tensor_is_counted_once(alone: ContextParallelGroup) -> None
     assert held(bank).total == 0
 
 
-def test_a_stage_without_a_part_holds_nothing(alone: ContextParallelGroup) -> None:
-    bank = capture_bank((), batches(alone)[:1], options())
-    found = held(bank)
-    assert (found.entries, found.total) == (0, 0)
-    assert found.memory[1].as_json()["per_entry"] == 0
+@pytest.mark.parametrize(
+    ("record", "steps", "line"),
+    [
+        (
+            STEP,
+            300,
+            "step   7/300  loss 0.333333  grad norm 3.1416  1,800 tokens/s  padding 10%  "
+            "microbatches 2  CP 1:6 4:2",
+        ),
+        (
+            RECORD,
+            9,
+            "graphs: tape, layer  CP 1 4  2 slots  12 entries a rank, 48 in all  "
+            "captured in 1.2 s  10.0 MiB on rank 3 (rows 1.0, CP 1 3.0, CP 4 6.0)  "
+            "by stage 9.0 10.0",
+        ),
+        (TOTALS, 9, "graphs replayed: CP 1:8 4:2 8:0  eager 3  CP size 8 was never replayed"),
+        (GraphTotals(replays={1: 8}, eager=0), 9, "graphs replayed: CP 1:8  eager 0"),
+    ],
+)
+def test_a_line_of_progress_says_what_ran(record: Record, steps: int, line: str) -> None:
+    assert record.progress_line(steps) == line
+    assert bool(record.megatron_line(steps, NOW)) == isinstance(record, StepRecord)
 
 
-def test_the_record_has_totals_and_what_an_entry_holds() -> None:
+def test_records_of_graphs_have_totals_and_what_an_entry_holds() -> None:
     found = json.loads(json_line(RECORD))
     assert (found["kind"], found["cp_sizes"], found["total"]) == ("graphs", [1, 4], 10 * MIB)
-    assert found["memory"]["4"] == {
-        "entries": 6,
-        "inputs": MIB,
-        "gradients": 2 * MIB,
-        "private": 3 * MIB,
-        "total": 6 * MIB,
-        "per_entry": MIB,
-    }
-
-
-def test_the_line_to_watch_says_what_was_captured() -> None:
-    line = RECORD.progress_line(9)
-    for part in (
-        "graphs: tape, layer",
-        "CP 1 4",
-        "2 slots",
-        "12 entries a rank, 48 in all",
-        "captured in 1.2 s",
-        "10.0 MiB on rank 3 (rows 1.0, CP 1 3.0, CP 4 6.0)",
-        "by stage 9.0 10.0",
-    ):
-        assert part in line
-    assert "\n" not in line
-
-
-def test_totals_name_every_size_that_was_never_replayed() -> None:
-    assert TOTALS.replays == {1: 8, 4: 2, 8: 0}
-    assert TOTALS.unused == (8,)
-    line = "graphs replayed: CP 1:8 4:2 8:0  eager 3  CP size 8 was never replayed"
-    assert TOTALS.progress_line(9) == line
+    parts = {"inputs": MIB, "gradients": 2 * MIB, "private": 3 * MIB}
+    assert found["memory"]["4"] == {"entries": 6, **parts, "total": 6 * MIB, "per_entry": MIB}
+    assert (TOTALS.replays, TOTALS.unused) == ({1: 8, 4: 2, 8: 0}, (8,))
     assert json.loads(json_line(TOTALS))["unused"] == [8]
-    used = GraphTotals(replays={1: 8, 4: 2}, eager=0)
-    assert "never" not in used.progress_line(9)
 
 
 def test_the_reader_of_a_log_passes_over_them(tmp_path: Path) -> None:
@@ -217,12 +183,6 @@ def test_the_reader_of_a_log_passes_over_them(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["b"]["notes"] == found["a"]["notes"] == []
-
-
-def test_megatrons_format_has_no_line_for_them() -> None:
-    assert STEP.megatron_line(9, NOW)
-    assert not RECORD.megatron_line(9, NOW)
-    assert not TOTALS.megatron_line(9, NOW)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def refuse_together(function: Callable[[], Result]) -> Result:
         results.append(function())
     except Exception as error:  # the other ranks must not wait for this one after any exception
         own = error
-    found = gathered(own and (_refusal(own), f"{type(own).__name__}: {own}"))
+    refused = (own.field, own.sentence) if isinstance(own, InputError) else None
+    found = gathered(own and (refused, f"{type(own).__name__}: {own}"))
     raised = [(one[0] is not None, rank, *one) for rank, one in enumerate(found) if one is not None]
     if not raised:
         return results[0]
@@ -71,9 +72,8 @@ def refuse_together(function: Callable[[], Result]) -> Result:
 
 def on_first_rank(function: Callable[[], Result]) -> Result:
     """Call a function on rank 0, and return its result or raise its exception on every rank."""
-    first: Result = gathered(refuse_together(lambda: function() if not dist.get_rank() else None))[
-        0
-    ]
+    value = refuse_together(lambda: function() if dist.get_rank() == 0 else None)
+    first: Result = gathered(value)[0]
     return first
 
 
@@ -82,11 +82,6 @@ def gathered(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
-
-
-def _refusal(error: Exception) -> tuple[str, str] | None:
-    """Return the parts from which another rank can make the same ``InputError``."""
-    return (error.field, error.sentence) if isinstance(error, InputError) else None
 
 
 def outliers(digests: Sequence[str]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from ringproof.reference.training.gradients import (
     trained_parameters,
 )
 from ringproof.reference.training.options import TrainOptions
-from ringproof.reference.training.pipeline import Message, Runner, StageCall, make_runner
+from ringproof.reference.training.pipeline import LoopRunner, Message, PipelineRunner, StageCall
 from ringproof.reference.training.records import GraphsRecord
 from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import MultiplyAdds, Schedule, check_fit
@@ -56,7 +56,7 @@ class Assembly:
     sampler: Sampler
     groups: DynamicGroups
     reduction: ReductionGroups
-    runner: Runner
+    runner: LoopRunner | PipelineRunner
     parameters: tuple[TrainedParameter, ...]
     optimiser: torch.optim.AdamW
     needs: TokenNeeds
@@ -217,8 +217,8 @@ def _runner(
     reduction: ReductionGroups,
     *,
     device: torch.device,
-) -> Runner:
-    shards, pipeline = options.parallel.row_shards, reduction.pipeline
+) -> LoopRunner | PipelineRunner:
+    shards = options.parallel.row_shards
     message = Message(
         capacity=options.batch.max_tokens_per_rank // shards,
         hidden=options.model.config.hidden,
@@ -226,9 +226,10 @@ def _runner(
         device=device,
         row_shards=shards,
     )
-    if not options.parallel.fully_sharded:
-        of_stage = banks or (None,) * len(stages)
-        unsharded = [StageCall(*pair) for pair in zip(stages, of_stage, strict=True)]
-        return make_runner(unsharded, message, pipeline)
-    sharded = [shard_stage(stage, groups.domain, device) for stage in stages]
-    return make_runner(sharded, message, pipeline)
+    if options.parallel.fully_sharded:
+        calls = [shard_stage(stage, groups.domain, device) for stage in stages]
+    else:
+        pairs = zip(stages, banks or (None,) * len(stages), strict=True)
+        calls = [StageCall(stage, bank) for stage, bank in pairs]
+    one_rank = reduction.pipeline.size() == 1
+    return LoopRunner(calls) if one_rank else PipelineRunner(calls, message, reduction.pipeline)

@@ -104,7 +104,7 @@ def identity_of(options: TrainOptions, documents: Documents) -> Identity:
     return {
         **asdict(options.model),
         **asdict(options.parallel.layout),
-        **{k: v for k, v in asdict(options.parallel).items() if k != "layout"},
+        **asdict(options.parallel),
         **asdict(options.batch),
         **asdict(options.optimiser),
         "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),

@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,6 @@ _OPTION = re.compile(r"(seed|documents|mean|sigma)=(\d{1,9}(?:\.\d{1,9})?)")
 
 class Documents(Protocol):
     """Documents whose lengths are known before they are read. They are the same on every rank."""
-
-    @property
-    def source(self) -> str:
-        """The source that the user named."""
 
     @property
     def lengths(self) -> IntArray:
@@ -82,30 +78,27 @@ def read_data(source: str, *, longest: int) -> DataSplit:
     Raises:
         InputError: The source is unknown, or it has fewer than two documents.
     """
-    if longest < 1:
-        raise InputError("max_sequence_length", f"{longest} is less than 1; give 1 or more")
     kind, colon, options = source.partition(":")
+    documents: Documents
     if source == "stdlib":
-        return split(standard_library(longest))
-    if source == "stdlib:definitions":
-        return split(library_definitions(longest))
-    if kind == "folder" and options:
-        return split(folder_files(options, longest))
-    if kind == "synthetic" and (options or not colon):
-        return split(read_language(options, longest))
-    raise InputError("data", f"{shown(source)} is an unknown source; {_FORMS}")
+        documents = standard_library(longest)
+    elif source == "stdlib:definitions":
+        documents = library_definitions(longest)
+    elif kind == "folder" and options:
+        documents = folder_files(options, longest)
+    elif kind == "synthetic" and (options or not colon):
+        documents = read_language(options, longest)
+    else:
+        raise InputError("data", f"{shown(source)} is an unknown source; {_FORMS}")
+    if len(documents.lengths) < 2:
+        problem = f"{shown(source)} is a single document"
+        raise InputError("data", f"{problem}; give two or more")
+    return split(documents)
 
 
 def split(documents: Documents) -> DataSplit:
-    """Hold out documents at even distances in the order of the source.
-
-    Raises:
-        InputError: There is only one document.
-    """
+    """Hold out documents at even distances in the order of the source; there are two or more."""
     count = len(documents.lengths)
-    if count < 2:
-        problem = f"{shown(documents.source)} is a single document"
-        raise InputError("data", f"{problem}; give two or more")
     held_out = np.arange(count) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
     if not held_out.any():
         held_out[-1] = True
@@ -121,11 +114,6 @@ class Selection:
 
     whole: Documents
     indices: IntArray
-
-    @property
-    def source(self) -> str:
-        """The source that the user named."""
-        return self.whole.source
 
     @property
     def lengths(self) -> IntArray:
@@ -148,7 +136,6 @@ class Files:
     ``starts`` are the offsets of the documents in their files; all 0 when ``None``.
     """
 
-    source: str
     paths: tuple[str, ...]
     lengths: IntArray
     starts: IntArray | None = None
@@ -186,7 +173,7 @@ def standard_library(longest: int) -> Files:
     sizes = [(path, Path(path).stat().st_size) for path in _library_paths()]
     taken = [(path, min(size, longest)) for path, size in sizes if size]
     lengths = np.array([length for _, length in taken], np.int64)
-    return Files("stdlib", tuple(path for path, _ in taken), lengths)
+    return Files(tuple(path for path, _ in taken), lengths)
 
 
 def library_definitions(longest: int) -> Files:
@@ -204,9 +191,7 @@ def library_definitions(longest: int) -> Files:
                 paths.append(path)
                 starts.append(start)
                 lengths.append(min(stop - start, longest))
-    return Files(
-        "stdlib:definitions", tuple(paths), np.array(lengths, np.int64), np.array(starts, np.int64)
-    )
+    return Files(tuple(paths), np.array(lengths, np.int64), np.array(starts, np.int64))
 
 
 def _library_paths() -> list[str]:
@@ -234,7 +219,7 @@ def folder_files(options: str, longest: int) -> Files:
         field = "data" if error.field.startswith("--") else error.field
         remedy = "write folder:PATH or folder:PATH,glob=*.md"
         raise InputError(field, error.sentence.partition(";")[0] + f"; {remedy}") from error
-    return Files(f"folder:{options}", found.names, np.array(found.values))
+    return Files(found.names, np.array(found.values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +248,6 @@ class SyntheticLanguage:
     mean: float = 256.0
     sigma: float = 1.0
 
-    @property
-    def source(self) -> str:
-        """The source that the user named."""
-        return f"synthetic:seed={self.seed}"
-
     @cached_property
     def lengths(self) -> IntArray:
         """Number of tokens of each document, at least 2 unless the document is cut."""
@@ -289,7 +269,7 @@ class SyntheticLanguage:
 
     def name(self, index: int) -> str:
         """Return the name of a document for messages."""
-        return f"{self.source} document {index}"
+        return f"synthetic:seed={self.seed} document {index}"
 
     def read(self, index: int) -> Tokens:
         """See ``Documents``."""
@@ -320,25 +300,20 @@ def read_language(options: str, longest: int) -> SyntheticLanguage:
             problem = f"{shown(part)} is unknown, there twice, or not a number"
             raise InputError("synthetic", f"{problem}; write seed=0,documents=4096,mean=256")
         given[match[1]] = float(match[2])
-    language = SyntheticLanguage(
-        longest=longest,
-        seed=_whole(given, "seed", 0, least=0),
-        documents=_whole(given, "documents", 4096, least=2),
-        mean=given.get("mean", 256.0),
-        sigma=given.get("sigma", 1.0),
-    )
+    for name, least in (("seed", 0), ("documents", 2)):
+        value = given.get(name, least)
+        if value % 1 or not least <= value <= 10**6:
+            problem = f"{value:g} is not a whole number from {least} to 1,000,000"
+            raise InputError(f"synthetic: {name}", f"{problem}; correct it")
+    kinds = {"seed": int, "documents": int}
+    options_of: dict[str, Any] = {
+        name: kinds.get(name, float)(value) for name, value in given.items()
+    }
+    language = SyntheticLanguage(longest=longest, **options_of)
     if language.mean < 1 or language.sigma > 10:
         problem = f"{shown(options)} has a mean of less than 1, or a sigma of more than 10"
         raise InputError("synthetic", f"{problem}; correct it")
     return language
-
-
-def _whole(given: dict[str, float], name: str, default: int, *, least: int) -> int:
-    value = given.get(name, float(default))
-    if not value.is_integer() or not least <= value <= 10**6:
-        problem = f"{value:g} is not a whole number from {least} to 1,000,000"
-        raise InputError(f"synthetic: {name}", f"{problem}; correct it")
-    return int(value)
 
 
 def _random(*seed: int) -> np.random.RandomState:
@@ -355,21 +330,11 @@ class Sampler:
 
     The documents of a step follow from seed, global batch and step alone. There is no state, so a
     run is resumed from its step number, and runs on any number of ranks use the same samples.
-
-    Raises:
-        InputError: A number is out of range.
     """
 
     seed: int
     global_batch: int
     documents: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise InputError("seed", f"{self.seed} is not in [0, 2**32); choose another")
-        for name in ("global_batch", "documents"):
-            if getattr(self, name) < 1:
-                raise InputError(name, f"{getattr(self, name)} is less than 1; give 1 or more")
 
     def indices(self, step: int) -> IntArray:
         """Return the documents of a step, shape ``(global_batch,)``. Steps count from 0.

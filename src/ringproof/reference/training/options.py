@@ -105,7 +105,9 @@ class BatchOptions:
         "Training data: stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic.",
         metavar="DATA",
     )
-    seed: int = option(0, "Random seed of the data, its order and the parameters.")
+    seed: int = option(
+        0, "Random seed of the data, its order and the parameters.", least=0, most=2**32 - 1
+    )
     global_batch: int = option(16, "Number of sequences in a step.", least=1)
     max_sequence_length: int = option(
         1024,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -39,7 +40,7 @@ Losses = dict[str, torch.Tensor]
 """This rank's part of each loss by name, detached and summed over microbatches."""
 
 KEPT_SCHEDULES = 8
-"""Each has buffers for all its microbatches, so the oldest goes when another number comes up."""
+"""Each has buffers for all its microbatches, so a pipeline keeps only those it used last."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class PipelineRunner:
         check_backend(dist.get_backend(group))
         self._calls, self._message, self._group = tuple(calls), message, group
         self._step_state = StepState()
-        self._schedules: dict[int, Any] = {}
+        self._schedule = lru_cache(KEPT_SCHEDULES)(self._make_schedule)
         self._chunks = len(self._calls) * int(group.size())
 
     def train(self, batches: Sequence[PackedBatch]) -> Losses:
@@ -237,19 +238,15 @@ class PipelineRunner:
         """Return the global rank that holds a chunk."""
         return dist.get_global_rank(self._group, chunk % int(self._group.size()))
 
-    def _schedule(self, microbatches: int) -> Any:
-        if microbatches not in self._schedules:
-            if len(self._schedules) == KEPT_SCHEDULES:
-                del self._schedules[next(iter(self._schedules))]
-            self._schedules[microbatches] = self._make_schedule(microbatches)
-        return self._schedules[microbatches]
-
     def _make_schedule(self, microbatches: int) -> Any:
         """Create a schedule and its stages, which have buffers for each microbatch."""
         size = int(self._group.size())
         stages = [self._make_stage(chunk, call) for chunk, call in self._own_chunks()]
         if len(stages) > 1:
-            _check_interleaved(microbatches, size)
+            rounds = max(1, microbatches // size)
+            if microbatches % rounds:  # interleaved 1F1B runs in rounds of equal length
+                problem = f"{microbatches} do not make {rounds} equal rounds of interleaved 1F1B"
+                raise InputError("microbatches", f"{problem}; plan a multiple of {size}")
             return _unscaled(ScheduleInterleaved1F1B, stages, microbatches)
         # 1F1B needs a microbatch for each stage; with fewer, use GPipe.
         kind = Schedule1F1B if microbatches >= size else ScheduleGPipe
@@ -339,24 +336,3 @@ def _unscaled(kind: Any, stages: Any, microbatches: int) -> Any:
     """
     unscaled = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}
     return kind(stages, microbatches, loss_fn=lambda loss, _: loss.sum(), **unscaled)
-
-
-def _check_interleaved(microbatches: int, ranks: int) -> None:
-    """Check that interleaved 1F1B can run in rounds of equal length."""
-    rounds = max(1, microbatches // ranks)
-    if microbatches % rounds:
-        problem = f"{microbatches} do not make {rounds} equal rounds of interleaved 1F1B"
-        raise InputError("microbatches", f"{problem}; plan a multiple of {ranks}")
-
-
-Runner = LoopRunner | PipelineRunner
-"""Runs a rank's stages; made by :func:`make_runner`."""
-
-
-def make_runner(
-    calls: Sequence[StageCall], message: Message, pipeline_group: dist.ProcessGroup
-) -> Runner:
-    """Return a loop for one pipeline rank, and torch's schedules for several."""
-    if pipeline_group.size() == 1:
-        return LoopRunner(calls)
-    return PipelineRunner(calls, message, pipeline_group)

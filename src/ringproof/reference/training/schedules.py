@@ -14,6 +14,7 @@ Every rank computes the plan on its own; ``agreement`` checks that all plans are
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ import numpy as np
 
 from ringproof.errors import InputError, check_name
 from ringproof.reference.model.config import LayerKind, ModelConfig
-from ringproof.reference.packing.capacity import RankCapacity
+from ringproof.reference.packing.capacity import RankCapacity, padding_pack
 from ringproof.reference.packing.partition import check_partition
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 from ringproof.reference.planning import (
@@ -50,10 +51,6 @@ RING_STEP_TOKENS = 16
 """A step of the ring costs as much as so many tokens: an estimate, not measured. It only keeps
 short sequences from being spread over many ranks for nothing."""
 _MATRICES = MappingProxyType({"swiglu": 3, "squared-relu": 2})
-_DIGITS = 16
-
-Deal = list[list[list[int]]]
-"""Sequences by microbatch and group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,16 +172,12 @@ class StepPlan:
         Raises:
             InputError: It does not fit, and the options ask for an error.
         """
-        packed = self._packed(group)
-        return (self.capacity and self.capacity.fitted(packed, group.size)) or packed
-
-    def _packed(self, group: Group) -> PackedSequences:
-        """Pack the sequences of a group, or padding alone for a dummy."""
         multiple = group.size * self.rank_multiple
         if group.dummy:
-            capacity = Capacity(rows=multiple, entries=1)
-            return pack((), multiple=multiple, tail="dummy", capacity=capacity)
-        return pack([self.computed[sequence] for sequence in group.sequences], multiple=multiple)
+            packed = padding_pack(Capacity(rows=multiple, entries=1))
+        else:
+            packed = pack([self.computed[one] for one in group.sequences], multiple=multiple)
+        return (self.capacity and self.capacity.fitted(packed, group.size)) or packed
 
     def group_of(self, microbatch: int, rank: int) -> Group:
         """Return the group of a rank of the domain in a microbatch."""
@@ -247,7 +240,7 @@ def plan_digest(step: StepPlan) -> str:
     content["computed"] = step.computed
     content["shards"] = [step.partition, step.rank_multiple, str(step.capacity)]
     text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _plan(lengths: IntArray, computed: IntArray, schedule: Schedule) -> Plan:
@@ -256,19 +249,14 @@ def _plan(lengths: IntArray, computed: IntArray, schedule: Schedule) -> Plan:
     if schedule.name == "packed":
         return static_plan(lengths, domain, schedule.cp_size, model, goal)
     if schedule.name == "padded":
+        # The plan gets the real lengths, but its lower bound is that of the padded ones.
         plan = padded_plan(computed, domain, schedule.cp_size, model, goal)
-        return _with_lengths(plan, lengths, computed, domain)
+        held = int(domain.rank_rows(computed, schedule.cp_size).sum()) * schedule.cp_size
+        metrics = replace(plan.metrics, padding_fraction=1 - int(lengths.sum()) / held)
+        return replace(plan, lengths=tuple(lengths.tolist()), metrics=metrics)
     if schedule.forced_sizes:
         return forced_plan(lengths, domain, schedule.forced_sizes, model)
     return make_plan(lengths, domain, model, goal)
-
-
-def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Domain) -> Plan:
-    """Replace padded lengths by real lengths in a plan, but not in its lower bound."""
-    size = domain.cp_sizes[0]
-    held = int(domain.rank_rows(computed, size).sum()) * size
-    metrics = replace(plan.metrics, padding_fraction=1 - int(lengths.sum()) / held)
-    return replace(plan, lengths=tuple(lengths.tolist()), metrics=metrics)
 
 
 def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) -> None:
@@ -366,50 +354,35 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
     possible, but at least one for each size. Groups without sequences are dummies. No lower bound
     is computed.
 
-    Raises:
-        InputError: The domain does not have a size, or a sequence fits none of the groups.
+    Every sequence fits a group of the largest size, as `plan_step` has checked.
     """
     started = time.perf_counter()
-    for size in sizes:
-        if size not in domain.cp_sizes:
-            problem = f"{size} is not a group size of the domain"
-            raise InputError("forced_sizes", f"{problem}; choose from {domain.cp_sizes}")
     multiple = domain.microbatch_multiple
-    count = -(-len(sizes) // multiple) * multiple
-    most = count + len(sizes) * (len(lengths) + multiple)
-    dealt = None
-    while dealt is None and count <= most:
-        dealt = _deal(lengths, domain, [sizes[k % len(sizes)] for k in range(count)])
-        count += multiple
-    if dealt is None:
-        problem = f"groups of {tuple(sizes)} ranks do not hold every sequence"
-        raise InputError("forced_sizes", f"{problem}; force a larger size, too")
-    microbatches = []
-    for k, held in enumerate(dealt):
-        size = sizes[k % len(sizes)]
-        groups = [Group(place * size, size, tuple(own)) for place, own in enumerate(held)]
-        microbatches.append(Microbatch(tuple(groups)))
-    ascending = replace(domain, cp_sizes=tuple(sorted(set(sizes))))
+    counts = itertools.count(-(-len(sizes) // multiple) * multiple, multiple)
+    tried = (_assign(lengths, domain, [sizes[k % len(sizes)] for k in range(n)]) for n in counts)
+    microbatches = next(found for found in tried if found is not None)
     values: list[int] = lengths.tolist()
     makespan = simulate(microbatches, values, domain.ranks, model, Goal()).makespan
     times = (model.unit, makespan, 0.0)
-    return build_plan(values, ascending, microbatches, times=times, started=started)
+    return build_plan(values, domain, microbatches, times=times, started=started)
 
 
-def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:
-    """Assign sequences to microbatches and groups; ``None`` if one does not fit."""
-    count = len(sizes)
+def _assign(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> list[Microbatch] | None:
+    """Assign sequences to microbatches with groups of these sizes; ``None`` if one does not fit."""
     rows = [domain.rank_rows(lengths, size).tolist() for size in sizes]
     filled = [[0] * (domain.ranks // size) for size in sizes]
-    dealt: Deal = [[[] for _ in held] for held in filled]
+    assigned: list[list[list[int]]] = [[[] for _ in groups] for groups in filled]
     for sequence in range(len(lengths)):
-        for turn in range(count):
-            k = (sequence + turn) % count
+        for turn in range(len(sizes)):
+            k = (sequence + turn) % len(sizes)
             group = int(np.argmin(filled[k]))
             if filled[k][group] + rows[k][sequence] <= domain.max_tokens_per_rank:
                 break
         else:
             return None
         filled[k][group] += rows[k][sequence]
-        dealt[k][group].append(sequence)
-    return dealt
+        assigned[k][group].append(sequence)
+    return [
+        Microbatch(tuple(Group(i * size, size, tuple(own)) for i, own in enumerate(groups)))
+        for size, groups in zip(sizes, assigned, strict=True)
+    ]

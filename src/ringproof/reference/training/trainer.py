@@ -68,9 +68,9 @@ class Summary:
     first_loss: float
     last_loss: float
     tokens_per_second: float
-    resumed_at: int = 0
-    graphs: GraphsRecord | None = None
-    graph_totals: GraphTotals | None = None
+    resumed_at: int
+    graphs: GraphsRecord | None
+    graph_totals: GraphTotals | None
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as plain data, without the parts that a run does not have."""
@@ -113,11 +113,19 @@ def train(
             last = step + 1 == options.optimiser.steps
             if options.keeping.save and (last or _due(step + 1, every)):
                 checkpoint.save(folder, parts, step + 1)
-        if parts.graphs is None or not records:
-            return _summary(records, start, parts.graphs)
-        totals = GraphTotals.of_steps(parts.schedule.sizes, records)
-        report(totals)
-        return _summary(records, start, parts.graphs, totals)
+        totals = None
+        if parts.graphs is not None and records:
+            totals = GraphTotals.of_steps(parts.schedule.sizes, records)
+            report(totals)
+        return Summary(
+            steps=start + len(records),
+            first_loss=records[0].loss if records else math.nan,
+            last_loss=records[-1].loss if records else math.nan,
+            tokens_per_second=median_high([one.tokens_per_second for one in records] or [0.0]),
+            resumed_at=start,
+            graphs=parts.graphs,
+            graph_totals=totals,
+        )
 
 
 def train_step(parts: Assembly, step: int) -> StepRecord:
@@ -254,20 +262,3 @@ def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
     }
     ranks = dist.get_world_size()
     return RunRecord(arguments=asdict(options), world_size=ranks, environment=environment)
-
-
-def _summary(
-    records: list[StepRecord],
-    start: int,
-    graphs: GraphsRecord | None,
-    totals: GraphTotals | None = None,
-) -> Summary:
-    return Summary(
-        steps=start + len(records),
-        first_loss=records[0].loss if records else math.nan,
-        last_loss=records[-1].loss if records else math.nan,
-        tokens_per_second=median_high([one.tokens_per_second for one in records] or [0.0]),
-        resumed_at=start,
-        graphs=graphs,
-        graph_totals=totals,
-    )
