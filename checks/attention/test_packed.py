@@ -68,20 +68,6 @@ def test_gathered_shards_are_shards(
     assert tables_pairs(ring, causal=True) == visible(packed, causal=True)
 
 
-def test_wrong_tables_are_seen() -> None:
-    """Negative control: a leak across two sequences, one token of padding, a lost tile."""
-    packed = build([(5, 8), (8, 8)], sequences=2, tail="none")
-    right = Sharding.of_pack(packed, 2, "zigzag")
-    expected = visible(packed, causal=True)
-    assert tables_pairs(right, causal=True) == expected
-    leak = replace(right, sequences=(Span(0, 16),))
-    assert tables_pairs(leak, causal=True) != expected
-    padding = replace(right, sequences=(Span(0, 6), Span(8, 16)))
-    assert tables_pairs(padding, causal=True) != expected
-    lost = replace(right, sequences=(Span(8, 16),))
-    assert tables_pairs(lost, causal=True) != expected
-
-
 def test_pieces_of_a_shard() -> None:
     """A run that crosses a boundary, one that ends in padding, and a sequence held by others."""
     shard = (Span(0, 2), Span(6, 12))
@@ -89,14 +75,6 @@ def test_pieces_of_a_shard() -> None:
     found = [piece for piece in pieces(shard, sequences) if piece.positions]
     assert found == [Piece(0, (Span(0, 2),)), Piece(4, (Span(8, 11),))]
     assert [len(piece.positions) for piece in pieces(shard, sequences)] == [1, 1, 0]
-
-
-def test_tiles_stay_small() -> None:
-    """No tile spans two sequences: the largest mask is that of the longest sequence's shard."""
-    packed = pack([64] * 50, multiple=8)
-    table = step_table(Sharding.of_pack(packed, 4, "zigzag"), 1, causal=True)
-    assert max(len(tile.kv) for step in table for tile in step.tiles) == 16
-    assert max(len(step.tiles) for step in table) == 50
 
 
 def random_inputs(packed: PackedSequences, seed: int, heads: tuple[int, int]) -> list[torch.Tensor]:

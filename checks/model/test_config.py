@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from ringproof.errors import InputError
 from ringproof.reference.model.config import PRESETS, LayerKind, preset
-
-QWEN3 = preset("qwen3-tiny")
 
 
 def test_presets_are_what_they_are_named_after() -> None:
@@ -44,35 +39,3 @@ def test_unknown_preset_names_the_known_ones() -> None:
 )
 def test_multi_token_prediction_attends(name: str, kind: LayerKind) -> None:
     assert preset(name).mtp_layer == kind
-
-
-def test_multi_token_prediction_without_any_attention() -> None:
-    config = replace(QWEN3, layers=(LayerKind(None, "swiglu"),))
-    assert config.mtp_layer == LayerKind(None, "swiglu")
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"layers": ()}, "layers"),
-        ({"layers": (LayerKind("convolution", None),)}, "layers"),
-        ({"layers": (LayerKind("swiglu", None),)}, "layers"),
-        ({"layers": (LayerKind("mamba", None),)}, "mamba"),
-        ({"attention": None}, "attention"),
-        ({"mtp_depths": -1}, "mtp_depths"),
-    ],
-)
-def test_nonsense_is_refused(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        replace(QWEN3, **change)
-    assert refusal.value.field == field
-
-
-def test_heads_that_do_not_group_are_refused() -> None:
-    assert QWEN3.attention is not None
-    with pytest.raises(InputError, match="kv_heads"):
-        replace(QWEN3.attention, kv_heads=3)
-    with pytest.raises(InputError, match="head_width"):
-        replace(QWEN3.attention, head_width=15)
-    # An odd width only matters where pairs of channels are turned.
-    replace(QWEN3.attention, head_width=15, rotary=False)

@@ -164,12 +164,6 @@ def test_tensor_parallel_ranks_without_whole_groups_are_refused() -> None:
         Mamba(CONFIG, Builder(3, torch.float64, torch.device("cpu"), tp, {}))
 
 
-def test_a_model_without_the_shape_is_refused() -> None:
-    builder = Builder(3, torch.float64, torch.device("cpu"), TensorParallel(), {})
-    with pytest.raises(InputError, match="mamba: a layer needs this part"):
-        Mamba(preset("qwen3-tiny"), builder)
-
-
 LARGEST = 24
 
 
@@ -197,8 +191,8 @@ def test_each_head_meets_its_own_channels_and_its_groups() -> None:
         x = torch.arange(heads).repeat_interleave(3)
         b = torch.arange(groups).repeat_interleave(2)
         numbered = torch.cat([x, 100 + b, 200 + b]).expand(5, -1)
-        dealt = shares.deal(numbered)
-        own, own_b, own_c = zip(*(shares.held(dealt[:, r]) for r in range(ranks)), strict=True)
+        divided = shares.divide(numbered)
+        own, own_b, own_c = zip(*(shares.held(divided[:, r]) for r in range(ranks)), strict=True)
         assert torch.equal(torch.cat(own, 1), torch.arange(heads)[:, None].expand(5, -1, 3))
         wanted = (torch.arange(heads) // (heads // groups))[:, None].expand(5, -1, 2)
         for offset, states in ((100, own_b), (200, own_c)):
@@ -216,7 +210,7 @@ def test_there_are_no_more_copies_than_megatron_makes() -> None:
         if groups % ranks and ranks % groups:
             continue
         shares = HeadShares.of(shape(heads, groups), 1, ranks)
-        _, b, _ = shares.held(shares.deal(torch.zeros(1, sum(shares.channels)))[:, 0])
+        _, b, _ = shares.held(shares.divide(torch.zeros(1, sum(shares.channels)))[:, 0])
         assert b.shape[1] == max(1, groups // ranks)
         compared += 1
     assert compared > 100

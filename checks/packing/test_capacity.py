@@ -12,7 +12,6 @@ from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import (
     PADDING,
     local_to_global,
-    padding_pack,
     row_arrays,
     to_capacity,
 )
@@ -69,9 +68,3 @@ def test_a_dummy_shrinks_and_goes() -> None:
 def test_a_pack_over_capacity_is_refused(rows: int, entries: int, named: str) -> None:
     with pytest.raises(InputError, match=named):
         to_capacity(pack([5, 3], multiple=4), Capacity(rows=rows, entries=entries))
-
-
-def test_a_hollow_pack_is_all_padding() -> None:
-    packed = padding_pack(Capacity(rows=24, entries=3))
-    assert (packed.tokens, packed.sequences, packed.padded_lengths) == (0, 0, (24, 0, 0))
-    assert (row_arrays(packed, 2, "zigzag").sequences == PADDING).all()

@@ -76,17 +76,7 @@ class LocalBlock:
 
     def gradient_sink(self) -> GradientSink:
         """See :class:`BlockExchange`."""
-        return _LocalSink()
-
-
-class _LocalSink:
-    """Keeps the one gradient."""
-
-    def add(self, gradient: torch.Tensor) -> None:
-        self._gradient = gradient
-
-    def total(self) -> torch.Tensor:
-        return self._gradient
+        return _ScatterSink(None)
 
 
 @dataclass(frozen=True)
@@ -169,17 +159,18 @@ class _ScatterSink:
 
     In step ``s`` rank ``r`` has the gradient of block ``r - s``, and rank ``r + s`` has one for
     block ``r``. So a reduce-scatter over ``N`` ranks is ``N - 1`` exchanges of one block, and no
-    rank holds more than its sum and two blocks in flight.
+    rank holds more than its sum and two blocks in flight. Of a local block there is one gradient,
+    and no communicator.
     """
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator | None) -> None:
         self._communicator = communicator
         self._step = 0
         self._pending: Pending = ()
         self._sum = self._sent = self._received = torch.empty(0)
 
     def add(self, gradient: torch.Tensor) -> None:
-        if self._step == 0:
+        if self._communicator is None or self._step == 0:
             self._sum = gradient
         else:
             self._finish()

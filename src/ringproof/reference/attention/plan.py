@@ -19,8 +19,7 @@ from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.blocks import BlockExchange, Gather, LocalBlock, Ring
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
-from ringproof.reference.attention.masked_steps import masked_steps
-from ringproof.reference.attention.masks import RowTable
+from ringproof.reference.attention.masks import RowTable, masked_steps
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import Step, step_table
@@ -96,7 +95,6 @@ def plan_attention(
     inner_size, outer_size = (one.size if one else 1 for one in (inner, outer))
     size = inner_size * outer_size
     if group_rows.table is not None:
-        _check_table(group_rows.table, group_rows.rows, size, device)
         heads = HeadExchange.in_rank_order(inner, group_rows.rows) if inner else None
         ordered = group_rows.partition == "contiguous"
         gathered = group_rows.table.gathered(inner_size)
@@ -156,13 +154,3 @@ def _check_levels(inner: Communicator, outer: Communicator) -> None:
         levels = f"{inner.global_ranks} and {outer.global_ranks}"
         problem = f"the levels {levels} share {len(common)} ranks instead of one"
         raise InputError("group", f"{problem}; pass the two levels of one CP group")
-
-
-def _check_table(table: RowTable, rows: int, size: int, device: torch.device | None) -> None:
-    """The table is of the rows of this group's ranks, and where the tensors are."""
-    for name, tensor in (("sequences", table.sequences), ("positions", table.positions)):
-        found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-        wanted = f"{(size, rows)} {torch.int64} on {device or torch.device('cpu')}"
-        if found != wanted:
-            remedy = "make the table for this group and capacity"
-            raise InputError(f"table.{name}", f"{found} is not {wanted}; {remedy}")

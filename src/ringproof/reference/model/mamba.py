@@ -104,7 +104,7 @@ class HeadShares:
         """Number of heads that are of one group and on one CP rank."""
         return gcd(self.heads // self.ranks, self.heads // self.groups)
 
-    def deal(self, channels: torch.Tensor) -> torch.Tensor:
+    def divide(self, channels: torch.Tensor) -> torch.Tensor:
         """Split channels by CP rank: ``[n, x B C]`` to ``[n, ranks, its x, its B, its C]``.
 
         ``n`` counts rows of activations, or taps of the convolution, whose copies convolve the
@@ -174,16 +174,16 @@ class Mamba(nn.Module):
         projected = self.in_proj(blank(copy_to_region(x, tp), batch.real))
         inner, state, _ = shares.channels
         z, channels, dt = projected.split([inner, inner + 2 * state, shares.heads], dim=1)
-        dealt = torch.cat([shares.deal(channels), dt.unflatten(1, (group.size, -1))], dim=2)
-        (held,) = exchange.to_heads(dealt[None])
+        divided = torch.cat([shares.divide(channels), dt.unflatten(1, (group.size, -1))], dim=2)
+        (held,) = exchange.to_heads(divided[None])
         (y,) = exchange.to_sequence(self._mix(held[0, :, 0], shares, batch)[None])
         return reduce_from_region(self.out_proj(self._norm(y[0].flatten(1) * silu(z))), tp)
 
     def _mix(self, held: torch.Tensor, shares: HeadShares, batch: PackedBatch) -> torch.Tensor:
         """Map x, B, C and dt ``[T, …]`` of this CP rank's heads to y ``[T, H, P]``."""
         segments, rank = batch.segments, batch.group.rank
-        weight = shares.deal(self.conv_weight.t())[:, rank].t()
-        bias = shares.deal(self.conv_bias[None])[0, rank]
+        weight = shares.divide(self.conv_weight.t())[:, rank].t()
+        bias = shares.divide(self.conv_bias[None])[0, rank]
         channels, dt = held.split([len(bias), shares.heads // shares.ranks], dim=1)
         x, b, c = shares.held(silu(causal_convolution(channels, weight, bias, segments)))
         wide = torch.promote_types(x.dtype, torch.float32)
