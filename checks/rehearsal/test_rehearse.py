@@ -260,7 +260,7 @@ BAD_INPUT = MappingProxyType(
         "--upstream: the name is empty": ("--upstream", ""),
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
         "a command has no variable A to set": (*HERE, "--set", "A=1"),
-        "'float16' is unknown; use float32": (*HERE, "--dtype", "float16"),
+        "'float16' is unknown; use one of float32": (*HERE, "--dtype", "float16"),
         "is where --json writes": (*HERE, "--json", "-", "--html", "-"),
     }
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -33,6 +33,8 @@ class OptionField:
         least, most: Limits of a number, ``None`` for none; ``most`` only with ``least``.
         seconds: Whether the number is a time to wait.
         needs: Field of the same dataclass without which this one has no effect.
+        argument: Whether it is an argument, which has a placeholder in place of a spelling.
+        callback: Changes the value of the command line, as typer's callbacks do.
     """
 
     help: str
@@ -43,10 +45,15 @@ class OptionField:
     most: float | None = None
     seconds: bool = False
     needs: str = ""
+    argument: bool = False
+    callback: Callable[..., Any] | None = None
 
 
 def option(default: Any, help: str, *names: str, choices: Iterable[str] = (), **other: Any) -> Any:
-    """Declare a field that is an option; the arguments are the attributes of `OptionField`."""
+    """Declare a field that is an option; the arguments are the attributes of `OptionField`.
+
+    The default ``...`` means that the command line has to give it.
+    """
     told = OptionField(help=help, names=names, choices=tuple(choices), **other)
     return field(default=default, metadata={"option": told})
 
@@ -66,6 +73,8 @@ def told(one: Field[Any]) -> OptionField:
 def spelled(one: Field[Any]) -> str:
     """Return the option of a field as the user writes it, such as ``--max-length``."""
     names = told(one).names
+    if told(one).argument:
+        return told(one).metavar
     return names[0].split("/")[0] if names else f"--{one.name.replace('_', '-')}"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
 from ringproof.cache import default_cache
-from ringproof.cli.options import ForceOption, JsonOption, OfflineOption
+from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import CheckoutOption, EngineOption, StepsOption
+from ringproof.cli.rehearse import RunOptions
 from ringproof.errors import InputError, shown
+from ringproof.options import option
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.conform.record import ConformanceRecord
@@ -22,48 +24,28 @@ if TYPE_CHECKING:
 TABLE_WIDTH = 160
 EXAMPLE = "Example: ringproof conform --upstream git:PATH@REF --case dynamic-cp-tp2-sp"
 
-CaseOption = Annotated[
-    list[str] | None,
-    typer.Option("--case", metavar="NAME", help="Run only this case. Can be given several times."),
-]
-GroupOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--group", metavar="NAME", help="Run only this group. Can be given several times."
-    ),
-]
-AgainstOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Known upstream with which the cases are compared: exit with 1 only where a case "
+_SEVERAL = "Can be given several times."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformCommand(RunOptions):
+    """The options of ``ringproof conform``."""
+
+    case: tuple[str, ...] = option((), f"Run only this case. {_SEVERAL}", metavar="NAME")
+    group: tuple[str, ...] = option((), f"Run only this group. {_SEVERAL}", metavar="NAME")
+    against: str = option(
+        "",
+        "Known upstream with which the cases are compared: exit with 1 only where a case "
         "agreed there and does not agree here.",
-    ),
-]
-OutOption = Annotated[
-    str, typer.Option("--out", metavar="DIR", help="Folder for logs. Without it, none are kept.")
-]
-NameOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of this Megatron in the table and the JSON.")
-]
-ListOption = Annotated[bool, typer.Option("--list", help="Print the cases and exit.")]
+        metavar="NAME",
+    )
+    out: str = option("", "Folder for logs. Without it, none are kept.", metavar="DIR")
+    name: str = option("", "Name of this Megatron in the table and the JSON.", metavar="NAME")
+    listed: bool = option(False, "Print the cases and exit.", "--list")
 
 
-def conform(
-    *,
-    upstream: CheckoutOption = "",
-    te: EngineOption = None,
-    case: CaseOption = None,
-    group: GroupOption = None,
-    steps: StepsOption = 5,
-    against: AgainstOption = "",
-    out: OutOption = "",
-    name: NameOption = "",
-    listed: ListOption = False,
-    json_path: JsonOption = "",
-    offline: OfflineOption = False,
-    force: ForceOption = False,
-) -> None:
+@command_of(ConformCommand)
+def conform(options: ConformCommand) -> None:
     """Train tiny models on CPU with a Megatron and compare each with the same training on one rank.
 
     Exits with 1 where a case differs from its reference, takes another path than it asks for, or
@@ -72,33 +54,33 @@ def conform(
     from ringproof.rehearsal.conform import cases, table
     from ringproof.rehearsal.conform import record as records
 
-    wanted = cases.chosen(case or (), group or ())
-    if listed:
+    wanted = cases.chosen(options.case, options.group)
+    if options.listed:
         for one in wanted:
             typer.echo(f"{one.id:30} {one.group:14} {one.ranks} ranks  {one.arguments}")
         return
-    if not upstream:
+    if not options.upstream:
         raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
-    other = _known(against) if against else None
+    other = _known(options.against) if options.against else None
     from ringproof.rehearsal.rehearsing import estimate, made_folder
 
-    if not force:
+    if not options.force:
         largest = max(wanted, key=lambda one: one.ranks)
         estimate(largest.ranks, largest.id, "--case").check(Machine.here())
     from ringproof.rehearsal.conform.matrix import run_matrix
     from ringproof.rehearsal.runs.upstreams import open_upstream
 
-    cache = default_cache()
-    opened = open_upstream(upstream, te, cache=cache, offline=offline)
+    source: dict[str, Any] = {"cache": default_cache(), "offline": options.offline}
+    opened = open_upstream(options.upstream, options.te, **source)
     with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
-        kept = made_folder(Path(out).absolute()) if out else Path(folder)
+        kept = made_folder(Path(options.out).absolute()) if options.out else Path(folder)
         record = run_matrix(
-            opened, wanted, kept, iterations=steps, name=name,
+            opened, wanted, kept, iterations=options.steps, name=options.name,
             progress=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
-    if json_path:
-        write_json(records.as_json(record), json_path)
-    if json_path != "-":
+    if options.json_path:
+        write_json(records.as_json(record), options.json_path)
+    if options.json_path != "-":
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
         table.print_record(record, records.shipped(), wide)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -16,8 +17,9 @@ from ringproof.anchors.fences import (
     repository_root,
 )
 from ringproof.anchors.sources import CHECKOUT
-from ringproof.cli import options
-from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
+from ringproof.cli.options import UpstreamOptions, command_of
+from ringproof.cli.reporting import Outputs
+from ringproof.options import option
 from ringproof.upstream.git import SubmoduleSources, refuse_unused
 from ringproof.upstream.sources import given_submodules, open_tree, parse_overrides
 from ringproof.upstream.tree import UpstreamTree
@@ -28,35 +30,30 @@ EXAMPLE = (
 )
 
 
-def fences(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="A repository, a folder of skills, a skill or a Markdown file."
-        ),
-    ],
-    *,
-    upstream: options.UpstreamOption = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Correct the line numbers of code that has moved.")
-    ] = False,
-    cache: options.CacheOption = None,
-    offline: options.OfflineOption = False,
-    output: FormatOption = Format.TEXT,
-    json_path: options.JsonOption = "",
-    sarif_path: SarifOption = "",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FencesCommand(UpstreamOptions, Outputs):
+    """The options of ``ringproof fences``."""
+
+    path: Path = option(
+        ...,
+        "A repository, a folder of skills, a skill or a Markdown file.",
+        metavar="PATH",
+        argument=True,
+    )
+    fix: bool = option(False, "Correct the line numbers of code that has moved.")
+
+
+@command_of(FencesCommand)
+def fences(options: FencesCommand) -> None:
     """Compare the code and line numbers that documents quote with the code itself.
 
     These are fences that begin with start:end:path, and mentions such as path:line and
     path::symbol. The name of an --upstream is a path that they begin with. Exit code 1: some
     mention was not exact when it was read, even where --fix has corrected it.
     """
-    outputs = Outputs(output, json_path, sarif_path)
-    specs = parse_overrides(upstream or [])
-    sources = given_submodules(specs)
-    roots = _open_roots(path, specs, sources, cache=options.cache_folder(cache), offline=offline)
-    raise typer.Exit(check_fences(path, roots, fix=fix, outputs=outputs))
+    specs = parse_overrides(options.upstream)
+    roots = _open_roots(options.path, specs, given_submodules(specs), **options.source)
+    raise typer.Exit(check_fences(options.path, roots, fix=options.fix, outputs=options))
 
 
 def check_fences(
@@ -79,7 +76,7 @@ def check_fences(
 
 
 def _open_roots(
-    path: Path, specs: Mapping[str, str], sources: SubmoduleSources, *, cache: Path, offline: bool
+    path: Path, specs: Mapping[str, str], sources: SubmoduleSources, **how: Any
 ) -> Mapping[str, UpstreamTree]:
     """Open the roots that a user gives, and those for submodules of the documents' repository.
 
@@ -87,7 +84,7 @@ def _open_roots(
     at the commits that the roots, or the checkout's HEAD, pin.
     """
     roots = {
-        name: open_tree(spec, cache=cache, offline=offline, submodules=sources)
+        name: open_tree(spec, submodules=sources, **how)
         for name, spec in specs.items()
         if name not in sources.paths
     }
@@ -97,7 +94,7 @@ def _open_roots(
         refuse_unused(sources, roots.values())
         return roots
     root = repository_root(path.resolve())
-    own: Any = open_tree(f"git:{root}@HEAD", cache=cache, offline=offline, submodules=sources)
+    own: Any = open_tree(f"git:{root}@HEAD", submodules=sources, **how)
     refuse_unused(sources, (*roots.values(), own))
     for item in own.submodules():
         nested = any(item.path.startswith(f"{name}/") for name in roots)

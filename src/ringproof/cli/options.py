@@ -5,29 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from ringproof import __version__
 from ringproof.cache import default_cache
 from ringproof.errors import InputError, shown
-from ringproof.options import (
-    OptionField,
-    check_value,
-    named_by_option,
-    option,
-    option_fields,
-    spelled,
-    told,
-)
+from ringproof.options import check_options, named_by_option, option, option_fields, spelled, told
 from ringproof.shipped import shipped_skills
 
 
-def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+def chosen_skills(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
     """Return the folder that was given, or that is here, or else that of the installation."""
     shipped = None if given(ctx, param.name) or value.exists() else shipped_skills()
     if shipped is None:
@@ -36,7 +28,7 @@ def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path
     return shipped
 
 
-def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+def knowing_skills(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
     """Return the folder that was given, or `known_skills`."""
     return value if given(ctx, param.name) else known_skills(None)
 
@@ -60,75 +52,96 @@ def given(ctx: typer.Context, name: str | None) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def seconds(text: str) -> Any:
-    """Declare an option that is a time in seconds, which is checked when it is read."""
-
-    def check(param: typer.CallbackParam, value: float | None) -> float | None:
-        check_value(param.opts[0], value, OptionField(help=text, seconds=True))
-        return value
-
-    return typer.Option(metavar="SECONDS", callback=check, help=text)
-
-
 T = TypeVar("T")
 
-SkillsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SKILL", help="Names of skills; without one, all skills."),
-]
-WrittenFolderOption = Annotated[
-    Path, typer.Option("--skills", metavar="DIR", help="The folder that holds the skills.")
-]
-_INSTALLED = "The folder that holds the skills; without it here, the skills of the installation."
-FolderOption = Annotated[
-    Path, typer.Option("--skills", metavar="DIR", help=_INSTALLED, callback=_chosen)
-]
-KnowingFolderOption = Annotated[
-    Path, typer.Option("--skills", metavar="DIR", help=_INSTALLED, callback=_knowing)
-]
-UpstreamOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--upstream",
-        metavar="NAME=SPEC",
-        help="Where upstream code is. NAME is an upstream of a card, a repository OWNER/NAME, or "
-        "a path that documents begin with; SPEC is git:PATH[@REF], fetched:OWNER/NAME@COMMIT, "
-        "pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE. Can be given several times.",
-    ),
-]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Start even if the machine seems too small for it.")
-]
-CacheOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="The folder for downloads. [default: ~/.cache/ringproof]"),
-]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not download anything.")]
-JsonOption = Annotated[
-    str,
-    typer.Option(
-        "--json",
-        metavar="PATH",
-        help="Write the result as JSON to this file. - writes it to standard output.",
-    ),
-]
-
-
-def cache_folder(chosen: Path | None) -> Path:
-    """The folder for downloads: the one that was given, or the default.
-
-    Raises:
-        InputError: The path is empty, which would be the current folder.
-    """
-    if chosen is not None and not str(chosen).strip("."):
-        raise InputError("--cache", f"{shown(chosen)} is the current folder; name another folder")
-    return chosen if chosen is not None else default_cache()
+_JSON = "Write the result as JSON to this file. - writes it to standard output."
+JsonOption = Annotated[str, typer.Option("--json", metavar="PATH", help=_JSON)]
 
 
 def json_option() -> Any:
-    """Declare the option ``--json`` as a field of a command's dataclass."""
-    text = "Write the result as JSON to this file. - writes it to standard output."
-    return option("", text, "--json", metavar="PATH")
+    """Declare the option ``--json``."""
+    return option("", _JSON, "--json", metavar="PATH")
+
+
+def force_option() -> Any:
+    """Declare the option ``--force`` of the commands that start processes."""
+    return option(False, "Start even if the machine seems too small for it.")
+
+
+def folder_option(choose: Callable[..., Path] | None = None) -> Any:
+    """Declare the option ``--skills``.
+
+    Args:
+        choose: One of `chosen_skills` and `knowing_skills` for a command that reads skills. A
+            command that writes into them takes the folder as it is given.
+    """
+    help = "The folder that holds the skills"
+    more = "; without it here, the skills of the installation." if choose else "."
+    return option(Path("skills"), help + more, "--skills", metavar="DIR", callback=choose)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Where downloads are kept."""
+
+    cache: Path | None = option(
+        None, "The folder for downloads. [default: ~/.cache/ringproof]", metavar="DIR"
+    )
+
+    @property
+    def downloads(self) -> Path:
+        """The folder for downloads: the one that was given, or the default.
+
+        Raises:
+            InputError: The path is empty, which would be the current folder.
+        """
+        if self.cache is None:
+            return default_cache()
+        if not str(self.cache).strip("."):
+            sentence = f"{shown(self.cache)} is the current folder; name another folder"
+            raise InputError("--cache", sentence)
+        return self.cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillNames:
+    """Which skills a command is about."""
+
+    skills: tuple[str, ...] = option(
+        (), "Names of skills; without one, all skills.", metavar="SKILL", argument=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillOptions(SkillNames, CacheOptions):
+    """Which skills a command is about, where they are, and where downloads are kept."""
+
+    folder: Path = folder_option(chosen_skills)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(CacheOptions):
+    """Where downloads are kept, and whether there may be new ones."""
+
+    offline: bool = option(False, "Do not download anything.")
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Both, as the functions that open upstream code take them."""
+        return {"cache": self.downloads, "offline": self.offline}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamOptions(SourceOptions):
+    """Where the upstream code is that cards or documents name."""
+
+    upstream: tuple[str, ...] = option(
+        (),
+        "Where upstream code is. NAME is an upstream of a card, a repository OWNER/NAME, or "
+        "a path that documents begin with; SPEC is git:PATH[@REF], fetched:OWNER/NAME@COMMIT, "
+        "pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE. Can be given several times.",
+        metavar="NAME=SPEC",
+    )
 
 
 def command_of(
@@ -169,36 +182,42 @@ def command_of(
 
 
 def _parameter(one: Field[Any], annotation: Any) -> inspect.Parameter:
-    """Declare the option of a field as typer wants it."""
+    """Declare the option or argument of a field as typer wants it."""
     limits, default = told(one), one.default
-    names = limits.names or (spelled(one),)
+    names = () if limits.argument else limits.names or (spelled(one),)
     if default is True and not limits.names:
         names = (f"{names[0]}/--no-{names[0][2:]}",)
     metavar = limits.metavar or "|".join(limits.choices)
     if annotation == tuple[int, ...]:  # typer's own lists are options that are repeated
         annotation, default = str, ""
-    elif annotation == tuple[str, ...]:
-        annotation, default = list[str] | None, None
-    if not metavar and annotation is not bool:
+    elif get_origin(annotation) is tuple:
+        several = list[get_args(annotation)[0]]  # type: ignore[valid-type,misc] # made for typer
+        annotation, default = (several, ...) if default is ... else (several | None, None)
+    if not metavar and annotation in (int, int | None, float, float | None):
         metavar = "N" if annotation in (int, int | None) else "X"
-    declared = typer.Option(default, *names, metavar=metavar or None, help=limits.help)
+    declare = typer.Argument if limits.argument else typer.Option
+    declared = declare(
+        default, *names, metavar=metavar or None, help=limits.help, callback=limits.callback
+    )
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(one.name, kind, default=declared, annotation=annotation)
 
 
 def _built(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Build a dataclass from the values of the command line."""
+    """Build a dataclass from the values of the command line, and check them."""
     hints, made = get_type_hints(kind), {}
     for one in fields(kind):  # type: ignore[arg-type] # T is a dataclass
         if "option" not in one.metadata:
             made[one.name] = _built(hints[one.name], values)
         elif hints[one.name] == tuple[int, ...]:
             made[one.name] = integers(spelled(one), values[one.name])
-        elif hints[one.name] == tuple[str, ...]:
+        elif get_origin(hints[one.name]) is tuple:
             made[one.name] = tuple(values[one.name] or ())
         else:
             made[one.name] = values[one.name]
-    return kind(**made)
+    built = kind(**made)
+    check_options(built)
+    return built
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:

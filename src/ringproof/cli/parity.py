@@ -52,11 +52,6 @@ EXAMPLE = (
 )
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class AttentionCommand:
     """The options of ``ringproof parity attention``."""

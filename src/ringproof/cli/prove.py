@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from ringproof.cli import options
+from ringproof.cli.options import SkillOptions, UpstreamOptions, command_of, json_option
 from ringproof.cli.output import write_json, write_text
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
+from ringproof.options import option, seconds
 from ringproof.prove.prove import ProveResult
 from ringproof.prove.prove import prove as run_proofs
 from ringproof.prove.showing import print_records, render_report
@@ -21,69 +22,59 @@ from ringproof.prove.suite import ProveRequest
 from ringproof.shipped import workplace
 from ringproof.upstream.sources import parse_overrides
 
-_Out = Annotated[
-    Path,
-    typer.Option(metavar="DIR", help="Folder for the records, report.html and the logs of pytest."),
-]
-_Record = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Write the records also as evidence, DIR/CLASS/SKILL.json."),
-]
-_Html = Annotated[
-    str,
-    typer.Option(metavar="PATH", help="Write the report as a page to this file, too."),
-]
-_RequireAll = Annotated[
-    bool,
-    typer.Option(
-        "--require-all", help="Fail when upstream code that a card or a proof needs is missing."
-    ),
-]
-_Jobs = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Number of test processes side by side. 0 means two, or one where there are GPUs.",
-    ),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class ProveCommand(SkillOptions, UpstreamOptions):
+    """The options of ``ringproof prove``."""
+
+    quick: bool = option(False, "Leave out tests that are marked slow.")
+    out: Path = option(
+        Path("build/prove"),
+        "Folder for the records, report.html and the logs of pytest.",
+        metavar="DIR",
+    )
+    record: Path | None = option(
+        None, "Write the records also as evidence, DIR/CLASS/SKILL.json.", metavar="DIR"
+    )
+    json_path: str = json_option()
+    html: str = option("", "Write the report as a page to this file, too.", metavar="PATH")
+    require_all: bool = option(
+        False, "Fail when upstream code that a card or a proof needs is missing."
+    )
+    timeout: float = seconds(3600, "Seconds after which all tests together are ended.")
+    jobs: int = option(
+        0,
+        "Number of test processes side by side. 0 means two, or one where there are GPUs.",
+        least=0,
+    )
+
+    def request(self, place: Path) -> ProveRequest:
+        """Return what is to be proven of the skills in a folder.
+
+        Raises:
+            InputError: The options contradict each other.
+        """
+        if self.quick and self.record is not None:
+            raise InputError("--record", "--record needs a whole run; leave out --quick")
+        return ProveRequest(
+            skills=place, names=self.skills, quick=self.quick, out=self.out,
+            evidence=self.record or place.resolve().parent / "evidence",
+            cache=self.downloads, offline=self.offline, timeout=self.timeout, jobs=self.jobs,
+            upstreams=parse_overrides(self.upstream), require_all=self.require_all,
+        )  # fmt: skip
 
 
-def prove(
-    skills: options.SkillsArgument = None,
-    *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out tests that are marked slow.")
-    ] = False,
-    folder: options.FolderOption = Path("skills"),
-    out: _Out = Path("build/prove"),
-    record: _Record = None,
-    json_path: options.JsonOption = "",
-    html: _Html = "",
-    cache: options.CacheOption = None,
-    offline: options.OfflineOption = False,
-    require_all: _RequireAll = False,
-    upstream: options.UpstreamOption = None,
-    timeout: Annotated[
-        float, options.seconds("Seconds after which all tests together are ended.")
-    ] = 3600,
-    jobs: _Jobs = 0,
-) -> None:
+@command_of(ProveCommand)
+def prove(options: ProveCommand) -> None:
     """Run everything the skills' cards point to and give a verdict on each statement.
 
     Upstream code that a card names is fetched first, unless it is given or in the cache. Tests are
     those beside the folder of the skills, in checks/ and smoke/. Exit code 1: a statement is
     refuted, a card had no proof executed, or not everything ran. Example: ringproof prove --quick
     """
-    if quick and record is not None:
-        raise InputError("--record", "--record needs a whole run; leave out --quick")
     console = Console(stderr=True)
-    with workplace(folder) as place:
-        request = ProveRequest(
-            skills=place, names=tuple(skills or ()), quick=quick, out=out,
-            evidence=record if record is not None else place.resolve().parent / "evidence",
-            cache=options.cache_folder(cache), offline=offline, timeout=timeout, jobs=jobs,
-            upstreams=parse_overrides(upstream or []), require_all=require_all,
-        )  # fmt: skip
+    with workplace(options.folder) as place:
+        request = options.request(place)
         missing = bring_missing(request, console)
         if missing:  # then nothing tries to fetch it again
             short = tuple(f"not at hand: {item}" for item in missing)
@@ -91,13 +82,12 @@ def prove(
         result = run_proofs(request, console, _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    _write(result, out, record, html)
-    if json_path:
-        write_json(_summary(result), json_path)
-    print_records(
-        result.records, result.problems, console if "-" in (json_path, html) else Console()
-    )
-    typer.echo(f"report: {out / 'report.html'}", err=True)
+    _write(result, options)
+    if options.json_path:
+        write_json(_summary(result), options.json_path)
+    printed = "-" in (options.json_path, options.html)
+    print_records(result.records, result.problems, console if printed else Console())
+    typer.echo(f"report: {options.out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
 
@@ -106,18 +96,18 @@ def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
 
 
-def _write(result: ProveResult, out: Path, record: Path | None, html: str) -> None:
-    places = {"--out": out}
-    if record is not None:
-        places["--record"] = record / result.records[0]["environment"]["class"]
-    for option, place in places.items():
-        make_folder(place, field=option)
+def _write(result: ProveResult, options: ProveCommand) -> None:
+    places = {"--out": options.out}
+    if options.record is not None:
+        places["--record"] = options.record / result.records[0]["environment"]["class"]
+    for field, place in places.items():
+        make_folder(place, field=field)
         for one in result.records:
-            write_json(one, place / f"{one['skill']}.json", field=option)
+            write_json(one, place / f"{one['skill']}.json", field=field)
     report = render_report(result.records, result.problems, result.stale)
-    write_atomically(out / "report.html", report, field="--out")
-    if html:
-        write_text(report, html, field="--html")
+    write_atomically(options.out / "report.html", report, field="--out")
+    if options.html:
+        write_text(report, options.html, field="--html")
 
 
 def _summary(result: ProveResult) -> dict[str, Any]:

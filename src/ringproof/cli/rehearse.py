@@ -7,17 +7,25 @@ import importlib.util
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from ringproof.budget import Machine
-from ringproof.cli import options
+from ringproof.cli.options import (
+    CacheOptions,
+    command_of,
+    folder_option,
+    force_option,
+    json_option,
+    knowing_skills,
+)
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, shown
+from ringproof.options import option, seconds
 
 if TYPE_CHECKING:
     from ringproof.launch.reading import Launch
@@ -28,76 +36,65 @@ EXAMPLE = (
 )
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
 SECONDS_BETWEEN_LINES = 10.0
-STDOUT = "-"
-DTYPES = ("float32", "bfloat16")
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="SCRIPT | -- COMMAND...",
-        help="Launch script, model_config.yaml of a functional test, or a launch command.",
-    ),
-]
-CheckoutOption = Annotated[
-    str,
-    typer.Option(
-        "--upstream",
+def set_option() -> Any:
+    """Declare the option ``--set``; `assignment` reads one of its values."""
+    help = "Value of a variable of the script."
+    return option((), help, "--set", metavar="NAME=VALUE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a checkout of Megatron-LM is run."""
+
+    upstream: str = option(
+        "",
+        "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
         metavar="SPEC",
-        help="Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPEC",
-        help="Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
+    )
+    te: str | None = option(
+        None,
+        "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
         "The default is the newest release on the package index.",
-    ),
-]
-StepsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of training steps.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the script."),
-]
-AgainstOption = Annotated[
-    str,
-    typer.Option(
+        metavar="SPEC",
+    )
+    steps: int = option(5, "Number of training steps.", least=1)
+    json_path: str = json_option()
+    offline: bool = option(False, "Do not download anything.")
+    force: bool = force_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearseCommand(RunOptions, CacheOptions):
+    """The options of ``ringproof rehearse``."""
+
+    words: tuple[str, ...] = option(
+        (),
+        "Launch script, model_config.yaml of a functional test, or a launch command.",
+        metavar="SCRIPT | -- COMMAND...",
+        argument=True,
+    )
+    upstream: str = option(..., fields(RunOptions)[0].metadata["option"].help, metavar="SPEC")
+    sets: tuple[str, ...] = set_option()
+    against: str = option(
+        "",
+        "Rehearse a variant too: another checkout, or one option changed.",
         metavar="REF|FLAG=VALUE",
-        help="Rehearse a variant too: another checkout, or one option changed.",
-    ),
-]
-HtmlOption = Annotated[
-    str, typer.Option(metavar="PATH", help="Write the result as one page; - is stdout.")
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for logs.  [default: build/rehearsal/NAME]"),
-]
+    )
+    html: str = option("", "Write the result as one page; - is stdout.", metavar="PATH")
+    dtype: str = option("float32", "Precision of the run.", choices=("float32", "bfloat16"))
+    max_ranks: int = option(32, "Largest number of ranks to run.", least=1)
+    out: Path | None = option(
+        None, "Folder for logs.  [default: build/rehearsal/NAME]", metavar="DIR"
+    )
+    timeout: float = seconds(600, "Longest time of a run in seconds.")
+    skills: Path = folder_option(knowing_skills)
 
 
-def rehearse(
-    words: Words = None,
-    *,
-    upstream: CheckoutOption,
-    te: EngineOption = None,
-    sets: SetOption = None,
-    against: AgainstOption = "",
-    json_path: options.JsonOption = "",
-    html: HtmlOption = "",
-    steps: StepsOption = 5,
-    dtype: Annotated[
-        str, typer.Option(metavar="|".join(DTYPES), help="Precision of the run.")
-    ] = "float32",
-    max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
-    out: OutOption = None,
-    timeout: Annotated[float, options.seconds("Longest time of a run in seconds.")] = 600,
-    skills: options.KnowingFolderOption = Path("skills"),
-    cache: options.CacheOption = None,
-    offline: options.OfflineOption = False,
-    force: options.ForceOption = False,
-) -> None:
+@command_of(RehearseCommand)
+def rehearse(options: RehearseCommand) -> None:
     """Run a training launch in small on this machine's CPU, with upstream's own code.
 
     The launch is read and not executed. Its sizes are shrunk so that every option that decides
@@ -107,34 +104,32 @@ def rehearse(
     Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
     """
     require_packages("rehearse")
-    if dtype not in DTYPES:
-        raise InputError("--dtype", f"{shown(dtype)} is unknown; use float32 or bfloat16")
-    launch = _launch(words or [], sets or [])
+    launch = _launch(options.words, options.sets)
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
     from ringproof.rehearsal.verdict.variant import as_json
 
     request = Request(
         launch=launch,
-        megatron=upstream,
-        engine=te,
-        against=against,
-        folder=out if out is not None else Path("build/rehearsal") / _name(words or [], launch),
-        cache=options.cache_folder(cache),
-        skills=skills if skills.is_dir() else None,
-        iterations=steps,
-        dtype=dtype,
-        max_ranks=max_ranks,
-        timeout=timeout,
-        offline=offline,
-        machine=None if force else Machine.here(),
+        megatron=options.upstream,
+        engine=options.te,
+        against=options.against,
+        folder=options.out or Path("build/rehearsal") / _name(options.words, launch),
+        cache=options.downloads,
+        skills=options.skills if options.skills.is_dir() else None,
+        iterations=options.steps,
+        dtype=options.dtype,
+        max_ranks=options.max_ranks,
+        timeout=options.timeout,
+        offline=options.offline,
+        machine=None if options.force else Machine.here(),
     )
     with rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
-    if html:
-        write_text(page(result), html, field="--html")
-    said = () if html == STDOUT else lines(result)
-    write_result(as_json(result), said, json_path, good=result.passed)
+    if options.html:
+        write_text(page(result), options.html, field="--html")
+    said = () if options.html == "-" else lines(result)
+    write_result(as_json(result), said, options.json_path, good=result.passed)
 
 
 def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ringproof.cards import find_cards
-from ringproof.cli.options import JsonOption, SkillsArgument, WrittenFolderOption
+from ringproof.cli.options import SkillNames, command_of, folder_option, json_option
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
+from ringproof.options import option
 from ringproof.render.render import RenderedFile, difference, render_skill
 
 
-def render(
-    skills: SkillsArgument = None,
-    *,
-    folder: WrittenFolderOption = Path("skills"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing, and report which blocks are stale.")
-    ] = False,
-    json_path: JsonOption = "",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RenderCommand(SkillNames):
+    """The options of ``ringproof render``."""
+
+    folder: Path = folder_option()
+    check: bool = option(False, "Write nothing, and report which blocks are stale.")
+    json_path: str = json_option()
+
+
+@command_of(RenderCommand)
+def render(options: RenderCommand) -> None:
     """Fill the generated blocks of skills from card.yaml and anchors.lock.
 
     A block stands between `ringproof:begin KIND` and `ringproof:end` comments. Exit code 1: with
     --check, a block does not say what the card says. Example: ringproof render --check
     """
-    paths = find_cards(folder, tuple(skills or ()))
-    rendered = {skill: render_skill(path, folder / skill) for skill, path in paths.items()}
+    check, paths = options.check, find_cards(options.folder, options.skills)
+    rendered = {skill: render_skill(path, options.folder / skill) for skill, path in paths.items()}
     files = [item for documents in rendered.values() for item in documents]
     if not files:
         remedy = (
@@ -47,7 +49,7 @@ def render(
                 write_atomically(item.path, item.content, field=str(item.path), mode=mode)
     stale = any(item.stale for item in files)
     data = _as_json(files, check=check, stale=stale)
-    write_result(data, _lines(files, check=check), json_path, good=data["pass"])
+    write_result(data, _lines(files, check=check), options.json_path, good=data["pass"])
 
 
 def _as_json(files: list[RenderedFile], *, check: bool, stale: bool) -> dict[str, Any]:

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
+from ringproof.cli.options import json_option
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import read_bounded
 from ringproof.findings.finding import Report
 from ringproof.findings.formats import as_github, as_sarif, line_fingerprints, print_report
+from ringproof.options import option
 
 MAX_BYTES = 5_000_000
 
@@ -29,30 +31,19 @@ class Format(str, Enum):
     GITHUB = "github"
 
 
-FormatOption = Annotated[
-    Format, typer.Option("--format", help="The form in which the findings are printed.")
-]
-SarifOption = Annotated[
-    str, typer.Option("--sarif", metavar="PATH", help="Write findings as SARIF 2.1.0 to this file.")
-]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Where a run's findings go.
-
-    Attributes:
-        shown: What is printed on standard output.
-        json_path, sarif_path: Files to write besides; empty for none. ``-`` as the JSON's path
-            prints it instead of text.
+    """Options that say where a run's findings go.
 
     Raises:
         InputError: Two things are to be printed at once.
     """
 
-    shown: Format = Format.TEXT
-    json_path: str = ""
-    sarif_path: str = ""
+    shown: Format = option(Format.TEXT, "The form in which the findings are printed.", "--format")
+    json_path: str = json_option()
+    sarif_path: str = option(
+        "", "Write findings as SARIF 2.1.0 to this file.", "--sarif", metavar="PATH"
+    )
 
     def __post_init__(self) -> None:
         if self.sarif_path == "-":

@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ringproof.cards import find_cards, load_card, statements
-from ringproof.cli.options import JsonOption, KnowingFolderOption, SkillsArgument
+from ringproof.cli.options import SkillNames, command_of, folder_option, json_option, knowing_skills
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError, check_name, shown
 from ringproof.files import read_input
-from ringproof.installing import AGENTS, Installation, install, planned, refuse_changed
+from ringproof.installing import AGENTS, install, planned, refuse_changed
 from ringproof.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
+from ringproof.options import option
 
 app = typer.Typer(help="List, print and install the skills.", no_args_is_help=True)
 
-_Agents = Annotated[
-    list[str],
-    typer.Option(
-        "--agent",
+
+@dataclass(frozen=True, kw_only=True)
+class SkillsCommand:
+    """The options of ``ringproof skills list`` and of its other commands."""
+
+    folder: Path = folder_option(knowing_skills)
+    json_path: str = json_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowCommand:
+    """The arguments of ``ringproof skills show``."""
+
+    skill: str = option(..., "Name of a skill.", metavar="SKILL", argument=True)
+    file: str = option(MAIN, "File of the skill to print.", metavar="[FILE]", argument=True)
+    folder: Path = folder_option(knowing_skills)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallCommand(SkillNames, SkillsCommand):
+    """The options of ``ringproof skills install``."""
+
+    agent: tuple[str, ...] = option(
+        ...,
+        f"Agent that will read them: {', '.join(AGENTS)}. Can be given several times.",
         metavar="NAME",
-        help=f"Agent that will read them: {', '.join(AGENTS)}. Can be given several times.",
-    ),
-]
+    )
+    into: Path = option(Path(), "Project in which to install, which must exist.", metavar="DIR")
+    force: bool = option(False, "Replace installed skills that differ.")
 
 
 @app.command("list")
-def list_command(
-    *, folder: KnowingFolderOption = Path("skills"), json_path: JsonOption = ""
-) -> None:
+@command_of(SkillsCommand)
+def list_command(options: SkillsCommand) -> None:
     """List the skills, each with its title and the number of statements of its card.
 
     Example: ringproof skills list
     """
+    folder = options.folder
     rows = [_row(path, folder / name) for name, path in find_cards(folder).items()]
     lines = (f"{row['name']:<32}{row['statements']:>4} statements  {row['title']}" for row in rows)
-    write_result({"version": 1, "skills": rows}, lines, json_path)
+    write_result({"version": 1, "skills": rows}, lines, options.json_path)
 
 
 def _row(card: Path, folder: Path) -> dict[str, Any]:
@@ -55,72 +77,51 @@ def _row(card: Path, folder: Path) -> dict[str, Any]:
 
 
 @app.command()
-def show(
-    skill: Annotated[str, typer.Argument(metavar="SKILL", help="Name of a skill.")],
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="File of the skill to print.")
-    ] = MAIN,
-    *,
-    folder: KnowingFolderOption = Path("skills"),
-) -> None:
+@command_of(ShowCommand)
+def show(options: ShowCommand) -> None:
     """Print a skill as an agent reads it, or another of its files.
 
     Example: ringproof skills show dynamic-context-parallel references/pitfalls.md
     """
-    find_cards(folder, (skill,))
-    place = (folder / skill / file).resolve()
-    if not place.is_relative_to((folder / skill).resolve()) or not place.is_file():
-        there = (path for path in (folder / skill).rglob("*") if path.is_file())
-        files = sorted(path.relative_to(folder / skill).as_posix() for path in there)
-        sentence = f"{shown(file)} is not in the skill; choose from {', '.join(files)}"
+    find_cards(options.folder, (options.skill,))
+    folder = options.folder / options.skill
+    place = (folder / options.file).resolve()
+    if not place.is_relative_to(folder.resolve()) or not place.is_file():
+        there = (path for path in folder.rglob("*") if path.is_file())
+        files = sorted(path.relative_to(folder).as_posix() for path in there)
+        sentence = f"{shown(options.file)} is not in the skill; choose from {', '.join(files)}"
         raise InputError("FILE", sentence)
     typer.echo(_text(place), nl=False)
 
 
 @app.command("install")
-def install_command(
-    skills: SkillsArgument = None,
-    *,
-    agent: _Agents,
-    into: Annotated[
-        Path, typer.Option(metavar="DIR", help="Project in which to install, which must exist.")
-    ] = Path(),
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace installed skills that differ.")
-    ] = False,
-    folder: KnowingFolderOption = Path("skills"),
-    json_path: JsonOption = "",
-) -> None:
+@command_of(InstallCommand)
+def install_command(options: InstallCommand) -> None:
     """Copy skills into a project, to where an agent looks for them.
 
     A skill that is there with other contents is left alone, and then nothing is installed at all,
     unless --force is given. Example: ringproof skills install --agent claude --into ../project
     """
+    folder, into = options.folder, options.into
     if not into.is_dir():
         raise InputError("--into", f"{shown(into)} is not a folder; name that of the project")
-    names = list(find_cards(folder, tuple(skills or ())))
-    plans = [
-        planned(folder / name, into / place / name) for place in _places(agent) for name in names
-    ]
-    if not force:
+    for name in options.agent:
+        check_name("--agent", name, AGENTS)
+    places = dict.fromkeys(AGENTS[name] for name in options.agent)
+    names = find_cards(folder, options.skills)
+    plans = [planned(folder / name, into / place / name) for place in places for name in names]
+    if not options.force:
         refuse_changed(plans)
     for plan in plans:
         if plan.state != "same":
             install(plan)
-    rows = [_installed(plan) for plan in plans]
+    results = {"new": "installed", "changed": "replaced", "same": "is there already"}
+    rows = [
+        {"name": plan.source.name, "path": str(plan.target), "result": results[plan.state]}
+        for plan in plans
+    ]
     lines = (f"{row['path']}: {row['result']}" for row in rows)
-    write_result({"version": 1, "skills": rows}, lines, json_path)
-
-
-def _places(agents: Sequence[str]) -> list[str]:
-    for name in agents:
-        check_name("--agent", name, AGENTS)
-    return list(dict.fromkeys(AGENTS[name] for name in agents))
-
-
-def _installed(plan: Installation) -> dict[str, str]:
-    result = {"new": "installed", "changed": "replaced", "same": "is there already"}[plan.state]
-    return {"name": plan.source.name, "path": str(plan.target), "result": result}
+    write_result({"version": 1, "skills": rows}, lines, options.json_path)
 
 
 def _text(path: Path) -> str:

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli.options import cache_folder, command_of, json_option, known_skills
+from ringproof.cli.options import CacheOptions, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
-from ringproof.cli.rehearse import rank_progress, require_packages
+from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
 from ringproof.errors import InputError, shown
 from ringproof.options import check_options, option, require, seconds
 
@@ -36,13 +36,8 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
-class SmokeCommand:
+class SmokeCommand(RunOptions, CacheOptions):
     """The options of ``ringproof smoke megatron``."""
 
     upstream: str = option(
@@ -63,7 +58,6 @@ class SmokeCommand:
         "installed one runs.",
         metavar="SPEC",
     )
-    steps: int = option(5, "Number of training steps.", least=1)
     out: Path | None = option(
         None, "Folder for logs.  [default: build/smoke/FEATURE]", metavar="DIR"
     )
@@ -87,18 +81,12 @@ class SmokeCommand:
         metavar="NAME:PATH",
     )
     record: Path | None = option(None, "Record the result below DIR/ENVIRONMENT.", metavar="DIR")
-    json_path: str = json_option()
     timeout: float = seconds(900, "Longest time of one program in seconds.")
     skills: Path | None = option(
         None,
         "The folder that holds the skills.  [default: skills, or those of the installation]",
         metavar="DIR",
     )
-    cache: Path | None = option(
-        None, "The folder for downloads.  [default: ~/.cache/ringproof]", metavar="DIR"
-    )
-    offline: bool = option(False, "Do not download anything.")
-    force: bool = option(False, "Start even if the machine seems too small for it.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -150,7 +138,7 @@ class SmokeCommand:
         from ringproof.rehearsal.smoke.pair import SCRIPT
         from ringproof.stack.products import checked_out
 
-        source: dict[str, Any] = {"cache": cache_folder(self.cache), "offline": self.offline}
+        source: dict[str, Any] = {"cache": self.downloads, "offline": self.offline}
         if self.device == "cpu":
             require_packages("--device")
             upstream = open_upstream(self.upstream, self.te, **source)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from ringproof.cards import Card, find_cards, load_card
-from ringproof.cli import options
+from ringproof.cli.options import SkillOptions, command_of, json_option
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError, shown
+from ringproof.options import option, seconds
 from ringproof.prove.suite import ProveRequest
 from ringproof.upstream.fetching import find_commit
 from ringproof.upstream.releases import Archive, DamagedWheel
@@ -29,15 +31,32 @@ _PROVE_PATIENCE = 5.0
 _SHOWN = 4
 """Names of missing versions that a line has before it counts the others."""
 
-_Servers = Annotated[
-    list[str] | None,
-    typer.Option(
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsCommand(SkillOptions):
+    """The options of ``ringproof upstream list``."""
+
+    json_path: str = json_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchCommand(SkillOptions):
+    """The options of ``ringproof upstream fetch``."""
+
+    servers: tuple[str, ...] = option(
+        (),
+        "Where to fetch the repository OWNER/NAME from, as git takes it; "
+        "https://github.com/OWNER/NAME by default. Can be given several times.",
         "--from",
         metavar="NAME=URL",
-        help="Where to fetch the repository OWNER/NAME from, as git takes it; "
-        "https://github.com/OWNER/NAME by default. Can be given several times.",
-    ),
-]
+    )
+    wheels: bool = option(False, "Fetch only wheels, and no repository.")
+    branches: bool = option(
+        False,
+        "Fetch also the newest commit of each branch that a card names; it is then "
+        "fetched:OWNER/NAME@newest/BRANCH.",
+    )
+    patience: float = seconds(30, "Seconds to wait for a server that does not answer.")
 
 
 def _needs(folder: Path, skills: Sequence[str]) -> tuple[Mapping[str, Card], Wanted]:
@@ -52,65 +71,37 @@ def _needs(folder: Path, skills: Sequence[str]) -> tuple[Mapping[str, Card], Wan
 
 
 @app.command()
-def fetch(
-    skills: options.SkillsArgument = None,
-    *,
-    folder: options.FolderOption = Path("skills"),
-    servers: _Servers = None,
-    wheels: Annotated[
-        bool, typer.Option("--wheels", help="Fetch only wheels, and no repository.")
-    ] = False,
-    branches: Annotated[
-        bool,
-        typer.Option(
-            "--branches",
-            help="Fetch also the newest commit of each branch that a card names; it is then "
-            "fetched:OWNER/NAME@newest/BRANCH.",
-        ),
-    ] = False,
-    cache: options.CacheOption = None,
-    patience: Annotated[
-        float, options.seconds("Seconds to wait for a server that does not answer.")
-    ] = 30,
-) -> None:
+@command_of(FetchCommand)
+def fetch(options: FetchCommand) -> None:
     """Fetch the commits that cards name, with all their files, and the wheels, by hash.
 
     What is there is not fetched again, and a run that was ended goes on where it was. All commands
     find these commits without --upstream. Needs git 2.29 or newer for repositories.
     Exit code 2: something could not be fetched. Example: ringproof upstream fetch
     """
-    _, wanted = _needs(folder, skills or ())
-    if wheels:
+    (_, wanted), cache = _needs(options.folder, options.skills), options.downloads
+    if options.wheels:
         wanted = Wanted((), wanted.wheels)
-    urls = _parse_servers(servers or [], wanted)
-    provision = Provision(
-        options.cache_folder(cache), Console(stderr=True), typer.echo, urls=urls, patience=patience
-    )
-    short = provision.bring(wanted, branches=branches)
+    how: Any = {"urls": _parse_servers(options.servers, wanted), "patience": options.patience}
+    provision = Provision(cache, Console(stderr=True), typer.echo, **how)
+    short = provision.bring(wanted, branches=options.branches)
     if short:
         *others, last = _by_reason(short)
         for line in others:
             typer.echo(f"not fetched: {line}", err=True)
         raise InputError("upstream", f"not fetched: {last}")
     commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
-    typer.echo(
-        f"all there: {len(commits)} commits and {number} wheels, in {options.cache_folder(cache)}"
-    )
+    typer.echo(f"all there: {len(commits)} commits and {number} wheels, in {cache}")
 
 
 @app.command("list")
-def list_command(
-    skills: options.SkillsArgument = None,
-    *,
-    folder: options.FolderOption = Path("skills"),
-    cache: options.CacheOption = None,
-    json_path: options.JsonOption = "",
-) -> None:
+@command_of(NeedsCommand)
+def list_command(options: NeedsCommand) -> None:
     """List the commits and wheels that cards and tests need, and which of them are here.
 
     Example: ringproof upstream list dynamic-context-parallel
     """
-    (_, wanted), place = _needs(folder, skills or ()), options.cache_folder(cache)
+    (_, wanted), place = _needs(options.folder, options.skills), options.downloads
     rows = [
         {
             "name": item.repo,
@@ -126,7 +117,7 @@ def list_command(
         row = {"name": wheel.package, "version": wheel.version, "here": here, "damaged": damaged}
         rows.append(row)
     data = {"version": 1, "cache": str(place), "upstreams": rows}
-    write_result(data, map(_line, rows), json_path)
+    write_result(data, map(_line, rows), options.json_path)
 
 
 def _line(row: Mapping[str, Any]) -> str:
