@@ -51,9 +51,7 @@ def variant(loss: float = 5.0, comm_type: str = "p2p") -> Variant:
     small = SmallProgram("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "float32")
     return Variant(
         name="launch",
-        source="train.sh:1",
-        script="pretrain_gpt.py",
-        ranks=512,
+        launch=Launch("pretrain_gpt.py", ARGUMENTS, {}, 64, 8, "train.sh:1"),
         megatron="git:dev",
         engine="2.20.2",
         dtype="float32",

@@ -92,7 +92,7 @@ def _said(rule: Rule, message: str) -> bool:
 def lines(rehearsed: Rehearsed) -> Iterator[str]:
     """Yield what a terminal shows."""
     variant, small = rehearsed.variant, rehearsed.variant.small
-    ranks = "" if small is None else f" on {small.ranks} of {variant.ranks} ranks"
+    ranks = "" if small is None else f" on {small.ranks} of {variant.launch.ranks} ranks"
     yield ""
     yield f"rehearsed{ranks} ({variant.megatron}, Transformer Engine {variant.engine}):"
     yield f"  {variant.headline}"

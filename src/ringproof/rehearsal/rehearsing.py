@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import itertools
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +18,8 @@ from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
 from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
-from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
-from ringproof.rehearsal.runs.server import Server
+from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
@@ -65,16 +62,6 @@ class Request:
     machine: Machine | None = None
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One variant before it runs."""
-
-    name: str
-    launch: Launch
-    upstream: Upstream
-    folder: Path
-
-
 def rehearse(request: Request, progress: Progress) -> Rehearsal:
     """Run a launch in small, and its variant where one is asked for.
 
@@ -86,21 +73,19 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     """
     started = time.monotonic()
     other, option = _split_against(request)
-    changed = None if option is None else _with_option(request.launch, *option)
+    changed = request.launch if option is None else _with_option(request.launch, *option)
     progress("open", "Megatron-LM and Transformer Engine")
     upstream = _opened(request, request.megatron, "--upstream")
-    name = "launch" if other is None else request.megatron
-    attempts = [_Attempt(name, request.launch, upstream, request.folder / "launch")]
-    folder = request.folder / "against"
-    if other is not None:
-        found = _opened(request, other, "--against")
-        attempts.append(_Attempt(request.against, request.launch, found, folder))
-    if option is not None and changed is not None:
-        attempts.append(_Attempt(" ".join(option), changed, upstream, folder))
-    variants: list[Variant] = []
-    for _, group in itertools.groupby(attempts, key=lambda attempt: attempt.upstream):
-        variants += _variants(request, list(group), option, progress)
-    main, against = variants[0], variants[1] if len(variants) > 1 else None
+    changed_upstream = upstream if other is None else _opened(request, other, "--against")
+    variables = request.launch.environment.items()
+    imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
+    with Servers(made_folder(request.folder), environment=imported) as servers:
+        runs = _Runs(request, servers, option[0] if option else "", progress)
+        name = "launch" if other is None else request.megatron
+        main, against = runs.variant(name, request.launch, upstream, "launch"), None
+        if request.against:
+            name = request.against if option is None else " ".join(option)
+            against = runs.variant(name, changed, changed_upstream, "against")
     between = None
     if against is not None and main.losses and against.losses:
         assert main.outcome is not None and against.outcome is not None
@@ -179,121 +164,70 @@ def _with_option(launch: Launch, name: str, value: str) -> Launch:
     return dataclasses.replace(launch, arguments=changed.words)
 
 
-def _variants(
-    request: Request,
-    attempts: Sequence[_Attempt],
-    option: tuple[str, str] | None,
-    progress: Progress,
-) -> list[Variant]:
-    """Run the attempts of one upstream on one server."""
-    first, upstream = attempts[0], attempts[0].upstream
-    script = find_script(first.launch, upstream)
-    variables = first.launch.environment.items()
-    progress("import", f"{upstream.megatron_name} and Transformer Engine {upstream.engine_version}")
-    server = Server(
-        upstream,
-        script,
-        environment={name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)},
-        dtype=request.dtype,
-        log=made_folder(first.folder) / "server.log",
-    )
-    runs = _Runs(request, server, script, progress)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(server)
-        except UpstreamFails as failed:
-            return [runs.described(attempt, failed.failure) for attempt in attempts]
-        runs.options = _known_options(server, upstream, script, first.folder / "options")
-        if option is not None and option[0] not in runs.options:
-            near = difflib.get_close_matches(option[0], runs.options, n=1, cutoff=0.75)
-            meant = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
-            raise InputError("--against", f"upstream has no option {shown(option[0])}; {meant}")
-        return [runs.variant(attempt) for attempt in attempts]
-
-
-def _known_options(server: Server, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
-    """Return the option names that the training script's own parser knows.
-
-    Raises:
-        InputError: The script does not parse a command line of Megatron-LM.
-    """
-    function = "ringproof.rehearsal.rank.calling:known_options"
-    program = calling(upstream, function, str(upstream.megatron / script))
-    outcome = server.run(program, folder, limit_seconds=OPTIONS_SECONDS)
-    names = outcome.ranks[0].results if outcome.ranks else None
-    if not names:
-        said = "" if outcome.failure is None else f" ({outcome.failure.message})"
-        sentence = (
-            f"{shown(script)} does not parse a command line of Megatron-LM{said}; name a training "
-            "script of Megatron-LM"
-        )
-        raise InputError("SCRIPT", sentence)
-    return frozenset(names)
-
-
 class _Runs:
-    """Runs of one server, so that two variants with the same reference share its run."""
+    """Runs of a request; two variants with the same reference share its run.
 
-    def __init__(self, request: Request, server: Server, script: str, progress: Progress) -> None:
-        self._request, self._server = request, server
-        self._script, self._progress = script, progress
+    Args:
+        option: Option that ``--against`` changes; empty for none.
+    """
+
+    def __init__(self, request: Request, servers: Servers, option: str, progress: Progress) -> None:
+        self._request, self._servers = request, servers
+        self._option, self._progress = option, progress
         self._done: dict[tuple[object, ...], Outcome] = {}
-        self.options: frozenset[str] = frozenset()
 
-    def described(
-        self, attempt: _Attempt, failure: Failure | None, small: SmallProgram | None = None,
-        outcome: Outcome | None = None,
-    ) -> Variant:  # fmt: skip
-        """Return a variant before it is compared with its reference."""
-        launch, request = attempt.launch, self._request
-        reports = () if outcome is None else outcome.ranks
-        arguments = launch.arguments if small is None else small.arguments
-        path = read_path(arguments, reports, finished=failure is None)
-        refusal = None
-        if failure is not None:
-            feature = "" if small is None else path.requested.feature
-            refusal = refusal_of(failure, reports, request.skills, feature)
-        return Variant(
-            name=attempt.name,
-            source=launch.source,
-            script=self._script,
-            ranks=launch.ranks,
-            megatron=attempt.upstream.megatron_name,
-            engine=attempt.upstream.engine_version,
-            dtype=request.dtype,
-            path=path,
-            agreement=Agreement(None, "It did not start, so no reference was run."),
-            small=small,
-            outcome=outcome,
-            refusal=refusal,
-            notes=launch.notes,
-        )
-
-    def variant(self, attempt: _Attempt) -> Variant:
+    def variant(self, name: str, launch: Launch, upstream: Upstream, folder: str) -> Variant:
         """Shrink a launch, run it, and run its reference where it starts."""
         request = self._request
+        launch = dataclasses.replace(launch, script=find_script(launch, upstream))
+        variant = Variant(
+            name=name,
+            launch=launch,
+            megatron=upstream.megatron_name,
+            engine=upstream.engine_version,
+            dtype=request.dtype,
+            path=read_path(launch.arguments, (), finished=False),
+            agreement=Agreement(None, "It did not start, so no reference was run."),
+        )
+        try:
+            options = self._known_options(upstream, launch.script, request.folder / folder)
+        except UpstreamFails as failed:
+            refusal = refusal_of(failed.failure, (), request.skills)
+            return dataclasses.replace(variant, refusal=refusal)
         small = shrink(
-            dataclasses.replace(attempt.launch, script=self._script),
-            options=self.options,
+            launch,
+            options=options,
             max_ranks=request.max_ranks,
             iterations=request.iterations,
             dtype=request.dtype,
         )
         if request.machine is not None:
             estimate(small.ranks, request.max_ranks).check(request.machine)
-        outcome = self._run(attempt, small, attempt.name, "program")
-        variant = self.described(attempt, outcome.failure, small, outcome)
-        if outcome.failure is not None:
-            return variant
+        outcome = self._run(upstream, small, name, request.folder / folder / "program")
+        failure = outcome.failure
+        path = read_path(small.arguments, outcome.ranks, finished=failure is None)
+        variant = dataclasses.replace(variant, small=small, outcome=outcome, path=path)
+        if failure is not None:
+            feature = path.requested.feature
+            refusal = refusal_of(failure, outcome.ranks, request.skills, feature)
+            return dataclasses.replace(variant, refusal=refusal)
+        return self._compared(variant, outcome, small, upstream, options, folder)
+
+    def _compared(
+        self, variant: Variant, outcome: Outcome, small: SmallProgram, upstream: Upstream,
+        options: frozenset[str], folder: str,
+    ) -> Variant:  # fmt: skip
+        """Return a variant that ran to its end with the verdict against its reference."""
         if not variant.path.requested.parallel:
             nothing = "It uses no context parallelism, so there is nothing to compare with."
             return dataclasses.replace(variant, agreement=Agreement(None, nothing))
         try:
-            small = reference(small, self.options)
+            small = reference(small, options)
         except InputError as error:
             why = Agreement(False, f"No reference without context parallelism exists: {error}")
             return dataclasses.replace(variant, agreement=why)
-        expected = self._run(attempt, small, "reference", "reference")
+        place = self._request.folder / folder / "reference"
+        expected = self._run(upstream, small, "reference", place)
         if expected.failure is None:
             evaluated = "--sft" not in small.arguments
             agreement = compare(outcome, expected, variant.dtype, evaluated=evaluated)
@@ -304,19 +238,50 @@ class _Runs:
             variant, reference=small, reference_outcome=expected, agreement=agreement
         )
 
-    def _run(self, attempt: _Attempt, small: SmallProgram, name: str, folder: str) -> Outcome:
+    def _known_options(self, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
+        """Return the option names that the training script's own parser knows.
+
+        Raises:
+            InputError: The script does not parse a command line of Megatron-LM, or its parser does
+                not know the option of ``--against``.
+        """
+        engine = upstream.engine_version
+        self._progress("import", f"{upstream.megatron_name} and Transformer Engine {engine}")
+        function = "ringproof.rehearsal.rank.calling:known_options"
+        program = calling(
+            upstream, function, str(upstream.megatron / script), dtype=self._request.dtype
+        )
+        outcome = self._servers.run(
+            program, script, folder / "options", limit_seconds=OPTIONS_SECONDS
+        )
+        names = outcome.ranks[0].results if outcome.ranks else None
+        if not names:
+            said = "" if outcome.failure is None else f" ({outcome.failure.message})"
+            sentence = (
+                f"{shown(script)} does not parse a command line of Megatron-LM{said}; name a "
+                "training script of Megatron-LM"
+            )
+            raise InputError("SCRIPT", sentence)
+        if self._option and self._option not in names:
+            near = difflib.get_close_matches(self._option, names, n=1, cutoff=0.75)
+            meant = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
+            raise InputError("--against", f"upstream has no option {shown(self._option)}; {meant}")
+        return frozenset(names)
+
+    def _run(self, upstream: Upstream, small: SmallProgram, name: str, folder: Path) -> Outcome:
         """Run a program, or return what became of the same program before."""
-        key = (small.arguments, small.ranks, tuple(sorted(small.environment.items())))
+        key = (upstream, small.arguments, small.ranks)
         if key not in self._done:
             phase = f"{name}, {small.ranks} ranks"
             self._progress(phase, "starts")
             program = Program(
-                attempt.upstream, self._script, small.arguments, small.ranks, small.environment,
+                upstream, small.script, small.arguments, small.ranks, small.environment,
                 self._request.dtype,
             )  # fmt: skip
-            self._done[key] = self._server.run(
+            self._done[key] = self._servers.run(
                 program,
-                made_folder(attempt.folder / folder),
+                small.script,
+                made_folder(folder),
                 limit_seconds=self._request.timeout,
                 progress=lambda line: self._progress(phase, line),
             )

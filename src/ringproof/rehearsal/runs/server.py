@@ -143,33 +143,45 @@ class Servers(contextlib.ExitStack):
     Args:
         folder: Where their logs are.
         path: Folder whose modules programs may call.
+        environment: Variables that upstream may read while it is imported.
     """
 
-    def __init__(self, folder: Path, *, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        path: Path | None = None,
+        environment: Mapping[str, str] = ENVIRONMENT,
+    ) -> None:
         super().__init__()
         known = variables().get("PYTHONPATH")
         paths = [str(one) for one in (path, known) if one]
-        self._environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+        self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._started: dict[tuple[Upstream, str, str], Server] = {}
 
     def run(
-        self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0
-    ) -> Outcome:
-        """Run a program on the server of its upstream, the script ``preload`` and its dtype."""
+        self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0,
+        progress: Progress | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Run a program on the server of its upstream, the script ``preload`` and its dtype.
+
+        Raises:
+            UpstreamFails: Upstream cannot be imported.
+        """
         key = (program.upstream, preload, program.dtype)
         if key not in self._started:
-            log = self._folder / f"server-{len(self._started)}.log"
             server = Server(
                 program.upstream,
                 preload,
                 environment=self._environment,
                 dtype=program.dtype,
-                log=log,
+                log=self._folder / f"server-{len(self._started)}.log",
             )
             self._started[key] = self.enter_context(server)
-        return self._started[key].run(program, folder, limit_seconds=limit_seconds)
+        server = self._started[key]
+        return server.run(program, folder, limit_seconds=limit_seconds, progress=progress)
 
 
 def _free_port() -> int:

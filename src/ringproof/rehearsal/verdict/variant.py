@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.protocol.reports import SendRace
 from ringproof.rehearsal.runs.outcome import Outcome
@@ -44,19 +45,15 @@ class Variant:
     """One launch with one upstream, as it was rehearsed.
 
     Attributes:
-        source: File, or command line, that the launch was read from.
-        ranks: World size of the launch.
+        launch: The launch at its full size, with the path of its script in the upstream.
         small: Program that ran; ``None`` where upstream could not be imported.
         outcome: Result of the program; ``None`` where none was started.
         reference: Program without context parallelism; ``None`` where none was needed or made.
         refusal: Why the program did not run to its end; ``None`` where it did.
-        notes: Sentences about the launch that its reader could not follow.
     """
 
     name: str
-    source: str
-    script: str
-    ranks: int
+    launch: Launch
     megatron: str
     engine: str
     dtype: str
@@ -67,7 +64,6 @@ class Variant:
     reference: SmallProgram | None = None
     reference_outcome: Outcome | None = None
     refusal: StopReason | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -201,7 +197,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
         "shrunk": [asdict(change) for change in variant.changes],
-        "launch": {name: getattr(variant, name) for name in launch},
+        "launch": {name: getattr(variant.launch, name) for name in launch},
         "megatron": variant.megatron,
         "transformer_engine": variant.engine,
         "attention_by_transformer_engine": variant.own_attention if variant.starts else None,
