@@ -8,7 +8,7 @@ from checks.doctor.random_launches import random_launches
 from checks.doctor.upstream_lines import COMMITS, stack_at, upstream_at
 from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import of_launch
-from ringproof.doctor.rules import Effect
+from ringproof.doctor.rule import Effect
 
 LAUNCHES = 500
 ASKING = "checks.doctor.asking:answers"

@@ -16,9 +16,9 @@ from ruamel.yaml import YAML
 
 from checks.doctor.test_against_upstream import ASKING
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
-from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.examine import RULES, Examination, examine
 from ringproof.doctor.reading import of_launch, read_settings
-from ringproof.doctor.rules import RULES, Effect
+from ringproof.doctor.rule import Effect
 from ringproof.doctor.settings import Settings
 from ringproof.launch.flags import Flags
 from ringproof.launch.options import options_of

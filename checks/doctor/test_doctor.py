@@ -13,9 +13,8 @@ from checks.skills.shared import REPOSITORY
 from ringproof.cards.statements import statements
 from ringproof.cli import doctor
 from ringproof.cli.main import app
-from ringproof.doctor.examine import examine
+from ringproof.doctor.examine import RULES, examine
 from ringproof.doctor.reading import of_launch
-from ringproof.doctor.rules import RULES
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 

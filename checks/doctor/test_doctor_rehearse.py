@@ -12,10 +12,10 @@ from checks.doctor.test_doctor import run
 from checks.doctor.upstream_lines import stack_at, upstream_at
 from checks.rehearsal.test_rehearse import RAISED, refused, uncompared, variant
 from ringproof.cli import rehearse
-from ringproof.doctor.examine import BrokenRule, Examination, examine
+from ringproof.doctor.examine import RULES, BrokenRule, Examination, examine
 from ringproof.doctor.reading import read_settings
 from ringproof.doctor.rehearsed import data, judge, lines
-from ringproof.doctor.rules import RULES, Effect
+from ringproof.doctor.rule import Effect
 from ringproof.errors import InputError
 
 LAUNCH = (

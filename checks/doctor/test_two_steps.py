@@ -13,10 +13,10 @@ import pytest
 from checks.doctor.random_launches import random_launches
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
 from checks.skills.shared import REPOSITORY
-from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.examine import RULES, Examination, examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.repair import repaired
-from ringproof.doctor.rules import RULES, Effect, Rule
+from ringproof.doctor.rule import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch

@@ -61,7 +61,7 @@ def _unsupported(facts: Facts, kind: str) -> object:
 
 
 def _node(facts: Facts) -> object:
-    ranks, node = facts.settings.ranks or 0, facts.settings.ranks_per_node
+    ranks, node = facts.ranks or 0, facts.ranks_per_node
     if not facts.two_levels or not node or ranks <= node:
         return ""
     inner = facts.tp * facts.two_levels[0]
@@ -168,7 +168,7 @@ def _dense_mask(facts: Facts) -> object:
 
 
 def _experts(facts: Facts) -> object:
-    ranks, given = facts.settings.ranks, facts.given("expert_tensor_parallel_size")
+    ranks, given = facts.ranks, facts.given("expert_tensor_parallel_size")
     if ranks is None or not (given or facts.megatron):
         return ""  # a library's model may bring a size of its own
     if ranks % facts.model_size or ranks % facts.expert_size == 0:
@@ -262,7 +262,7 @@ ACCEPTED: tuple[Rule, ...] = (
          remedy="write --dynamic-context-parallel, and set max_seqlen_per_dp_cp_rank",
          repair=PRESENT_NAME),
     Rule(DCP + "hybrid-alias", Effect.FAILS,
-         lambda f: f.new_name and f.settings.program in ("bridge", "verl")
+         lambda f: f.new_name and f.program in ("bridge", "verl")
          and "this Megatron-Core has no dynamic_context_parallel",
          lines=("without-dynamic-cp", *OLD),
          remedy="take a Megatron-Core that has it, such as dev"),
@@ -355,11 +355,11 @@ ACCEPTED: tuple[Rule, ...] = (
          message="KeyError: ", or_message="IndexError: list index out of range",
          remedy="evaluate in another run, without Dynamic CP; --eval-iters 0 fails with --sft"),
     Rule(DCP + "bridge-flags-only", Effect.IDLE,
-         lambda f: f.dynamic and f.settings.program == "bridge"
+         lambda f: f.dynamic and f.program == "bridge"
          and "this line of Bridge schedules no microbatches", lines=("bridge-flags",),
          remedy="take Bridge with pull request 6127, or Megatron-LM's own training script"),
     Rule(DCP + "gradients-averaged", Effect.WRONG,
-         lambda f: f.dynamic and f.settings.program == "bridge" and f.on("average_in_collective")
+         lambda f: f.dynamic and f.program == "bridge" and f.on("average_in_collective")
          and "gradients are averaged in the collective",
          remedy="set ddp.average_in_collective to false",
          repair={"average_in_collective": "false"}),
@@ -391,7 +391,7 @@ ACCEPTED: tuple[Rule, ...] = (
          repair=lambda facts: {"eval_interval": facts.text("train_iters", "1000")}),
     Rule(LAUNCH + "external-loader", Effect.FAILS,
          lambda f: f.text("dataloader_type") == "external"
-         and PurePath(f.settings.script).name == "pretrain_gpt.py"
+         and PurePath(f.script).name == "pretrain_gpt.py"
          and "pretrain_gpt.py yields data sets, and no loader of your own",
          message="object is not an iterator",
          remedy="leave --dataloader-type out, or start a program that yields a loader",

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringproof.doctor.facts import Facts
+from ringproof.doctor.accepted import ACCEPTED
+from ringproof.doctor.facts import Facts, facts_of
 from ringproof.doctor.lines import Stack
-from ringproof.doctor.rules import RULES, Effect, Rule
+from ringproof.doctor.refused import REFUSED
+from ringproof.doctor.rule import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError, shown
 
+RULES: tuple[Rule, ...] = (*REFUSED, *ACCEPTED)
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 BAD = (Effect.REFUSED, Effect.WRONG, Effect.FAILS, Effect.IDLE)
 """Effects for which a configuration should not be started."""
@@ -39,11 +42,15 @@ class Examination:
         repairs: Settings to change, by name; ``None`` removes one.
     """
 
-    settings: Settings
     facts: Facts
     stack: Stack
     findings: tuple[BrokenRule, ...]
     repairs: Mapping[str, str | None]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, which the facts are made of."""
+        return self.facts
 
     @property
     def counts(self) -> Counter[Effect]:
@@ -62,7 +69,7 @@ def examine(settings: Settings, stack: Stack) -> Examination:
     Raises:
         InputError: A setting is no number where one is needed, or a size is below 1.
     """
-    facts = Facts(settings, stack.lines, stack.options)
+    facts = facts_of(settings, stack.lines, stack.options)
     for name in SIZES:
         if settings.number(name, 1) < 1:
             problem = "is not the size of a group"
@@ -78,4 +85,4 @@ def examine(settings: Settings, stack: Stack) -> Examination:
             repairs.update(rule.repairs(facts))
     order = list(Effect)
     findings.sort(key=lambda finding: order.index(finding.effect))
-    return Examination(settings, facts, stack, tuple(findings), repairs)
+    return Examination(facts, stack, tuple(findings), repairs)

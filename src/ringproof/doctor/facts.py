@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import re
+from dataclasses import dataclass, fields
 
 from ringproof.doctor.settings import Settings
 
@@ -13,8 +13,28 @@ NEW = (V1, V2)
 """Lines of Megatron-LM on which Dynamic CP has its first name, and its present one."""
 
 
+class _Number:
+    """A property that is the value of a setting as a whole number."""
+
+    def __init__(self, name: str, default: int = 0) -> None:
+        self._name, self._default = name, default
+
+    def __get__(self, facts: Facts, _: object) -> int:
+        return facts.number(self._name, self._default)
+
+
+class _Switch:
+    """A property that says whether one of these switches is on."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, facts: Facts, _: object) -> bool:
+        return any(map(facts.on, self._names))
+
+
 @dataclass(frozen=True)
-class Facts:
+class Facts(Settings):
     """Settings on one line of upstream.
 
     Args:
@@ -22,55 +42,30 @@ class Facts:
         options: Options that the parser of the code knows; empty if that is not known.
     """
 
-    settings: Settings
-    lines: frozenset[str]
+    lines: frozenset[str] = frozenset()
     options: frozenset[str] = frozenset()
 
     def at(self, *lines: str) -> bool:
         """Whether the code is on one of these lines."""
         return not self.lines.isdisjoint(lines)
 
-    def on(self, name: str) -> bool:
-        """Whether a switch is on."""
-        return self.settings.on(name)
-
-    def given(self, name: str) -> bool:
-        """Whether a setting has a value."""
-        return self.settings.given(name)
-
     def has(self, *names: str) -> bool:
         """Whether one of these settings is there, with or without a value."""
-        return not self.settings.values.keys().isdisjoint(names)
-
-    def text(self, name: str, default: str = "") -> str:
-        """Value of a setting as it is written."""
-        return self.settings.text(name, default)
-
-    def number(self, name: str, default: int) -> int:
-        """Value of a setting as a whole number; see `Settings.number`."""
-        return self.settings.number(name, default)
+        return not self.values.keys().isdisjoint(names)
 
     @property
     def megatron(self) -> bool:
         """Whether one of Megatron-LM's own training scripts reads the settings."""
-        return self.settings.program == "megatron"
+        return self.program == "megatron"
 
     # -- sizes ----------------------------------------------------------------------------------
 
-    @property
-    def tp(self) -> int:
-        """Size of tensor parallelism."""
-        return self.number("tensor_model_parallel_size", 1)
-
-    @property
-    def pp(self) -> int:
-        """Number of pipeline stages."""
-        return self.number("pipeline_model_parallel_size", 1)
-
-    @property
-    def cp(self) -> int:
-        """Static size of context parallelism."""
-        return self.number("context_parallel_size", 1)
+    tp = _Number("tensor_model_parallel_size", 1)
+    pp = _Number("pipeline_model_parallel_size", 1)
+    cp = _Number("context_parallel_size", 1)
+    length = _Number("seq_length")
+    heads = _Number("num_attention_heads")
+    experts = _Number("num_experts")
 
     @property
     def model_size(self) -> int:
@@ -86,23 +81,14 @@ class Facts:
     @property
     def dp(self) -> int | None:
         """Data-parallel size; ``None`` if the world size is unknown or not divisible."""
-        ranks = self.settings.ranks
-        return None if ranks is None or ranks % self.model_size else ranks // self.model_size
+        if self.ranks is None or self.ranks % self.model_size:
+            return None
+        return self.ranks // self.model_size
 
     @property
     def domain(self) -> int | None:
         """Ranks among which Dynamic CP chooses: DP times CP."""
         return None if self.dp is None else self.dp * self.cp
-
-    @property
-    def length(self) -> int:
-        """Sequence length; 0 if it is not given."""
-        return self.number("seq_length", 0)
-
-    @property
-    def heads(self) -> int:
-        """Query heads; 0 if not given."""
-        return self.number("num_attention_heads", 0)
 
     @property
     def key_value_heads(self) -> int:
@@ -125,21 +111,19 @@ class Facts:
             "num_virtual_stages_per_pipeline_rank",
             "virtual_pipeline_model_parallel_size",
         )
-        return any(self.given(name) for name in names)
+        return any(map(self.given, names))
 
     # -- hierarchical CP ------------------------------------------------------------------------
 
     @property
     def types(self) -> tuple[str, ...]:
         """Communication types of CP, as many as are given."""
-        text = self.text("cp_comm_type", "p2p")
-        return tuple(word for word in text.replace(",", " ").replace("[", " ").replace("]", " ")
-                     .replace("'", " ").replace('"', " ").split())  # fmt: skip
+        return tuple(re.sub(r"[],\['\"]", " ", self.text("cp_comm_type", "p2p")).split())
 
-    @cached_property
+    @property
     def levels(self) -> tuple[int, ...] | None:
         """Sizes of the levels of hierarchical CP."""
-        return self.settings.numbers("hierarchical_context_parallel_sizes")
+        return self.numbers("hierarchical_context_parallel_sizes")
 
     @property
     def two_levels(self) -> tuple[int, ...]:
@@ -154,15 +138,11 @@ class Facts:
 
     # -- Dynamic CP -----------------------------------------------------------------------------
 
-    @property
-    def old_name(self) -> bool:
-        """Whether Dynamic CP is asked for by its first name."""
-        return self.on("hybrid_context_parallel")
-
-    @property
-    def new_name(self) -> bool:
-        """Whether Dynamic CP is asked for by its present name."""
-        return self.on("dynamic_context_parallel")
+    old_name = _Switch("hybrid_context_parallel")
+    new_name = _Switch("dynamic_context_parallel")
+    sharded = _Switch("use_megatron_fsdp", "use_torch_fsdp2")
+    packed_data = _Switch("sft", "use_varlen_dataset")
+    smallest = _Number("min_dynamic_context_parallel_size", 1)
 
     @property
     def dynamic(self) -> bool:
@@ -195,29 +175,9 @@ class Facts:
         return self.number(name, 0) if self.given(name) else None
 
     @property
-    def smallest(self) -> int:
-        """Smallest group of Dynamic CP."""
-        return self.number("min_dynamic_context_parallel_size", 1)
-
-    @property
-    def packed_data(self) -> bool:
-        """Whether the data set yields sequences with their lengths."""
-        return self.on("sft") or self.on("use_varlen_dataset")
-
-    @property
     def packs(self) -> bool:
         """Whether a scheduler packs sequences, or Dynamic CP does."""
         return bool(self.scheduler) or self.dynamic
-
-    @property
-    def sharded(self) -> bool:
-        """Whether FSDP is on, Megatron's or PyTorch's."""
-        return self.on("use_megatron_fsdp") or self.on("use_torch_fsdp2")
-
-    @property
-    def experts(self) -> int:
-        """Number of experts; 0 without them."""
-        return self.number("num_experts", 0)
 
     @property
     def alignment(self) -> str:
@@ -227,7 +187,7 @@ class Facts:
     @property
     def per_token_loss(self) -> bool:
         """Whether the loss is summed over tokens; verl turns it on for Dynamic CP itself."""
-        return self.on("calculate_per_token_loss") or self.settings.program == "verl"
+        return self.on("calculate_per_token_loss") or self.program == "verl"
 
     # -- graphs ---------------------------------------------------------------------------------
 
@@ -250,3 +210,11 @@ def power_below(number: int) -> int:
 def is_power_of_two(number: int) -> bool:
     """Whether a number is 1, 2, 4 and so on."""
     return number > 0 and number == power_below(number)
+
+
+def facts_of(
+    settings: Settings, lines: frozenset[str] = frozenset(), options: frozenset[str] = frozenset()
+) -> Facts:
+    """Return what follows from settings; see `Facts`."""
+    given = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    return Facts(**given, lines=lines, options=options)

@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from ringproof.doctor.facts import Facts
+from ringproof.doctor.facts import facts_of
 from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, program_of, words_of
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError, shown
@@ -255,7 +255,7 @@ def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
     """Settings of a functional test, whose number of ranks stands in another file."""
     if not {"GPUS_PER_NODE", "NUM_NODES"}.isdisjoint(sets):
         return settings
-    facts = Facts(settings, frozenset())
+    facts = facts_of(settings)
     samples = settings.number("micro_batch_size", 1) * (facts.dp or 1)
     remainders = (
         (settings.ranks or 0) % facts.model_size,

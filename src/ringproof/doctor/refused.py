@@ -51,7 +51,7 @@ LATER = MappingProxyType({"cp_partition_mode": "bank-5618", "thd_tail_padding_po
 
 
 def _unknown_names(facts: Facts) -> list[str]:
-    given = [name for name in SINCE if name in facts.settings.values]
+    given = [name for name in SINCE if name in facts.values]
     return [
         name for name in given
         if not facts.at(*SINCE[name]) or facts.at(LATER.get(name, "none"))
@@ -59,16 +59,16 @@ def _unknown_names(facts: Facts) -> list[str]:
 
 
 def _unknown(facts: Facts) -> object:
-    names = ", ".join(map(facts.settings.written, _unknown_names(facts)))
+    names = ", ".join(map(facts.written, _unknown_names(facts)))
     return names and f"{names}: this line has no such option"
 
 
 def _foreign(facts: Facts) -> object:
     """Options that the checkout's parser does not have, and that the table above does not judge."""
-    settings, found = facts.settings, []
-    if not facts.options or settings.script.rpartition("/")[2] not in PROGRAMS:
+    found = []
+    if not facts.options or facts.script.rpartition("/")[2] not in PROGRAMS:
         return ""
-    for key, name in settings.names.items():
+    for key, name in facts.names.items():
         if key not in SINCE and name not in facts.options:
             near = difflib.get_close_matches(name, facts.options, 1, NEAR)
             found.append(f"{name} (perhaps {near[0]})" if near else name)
@@ -85,38 +85,38 @@ def _renamed(facts: Facts) -> dict[str, str | None]:
 
 
 def _split_names(facts: Facts) -> list[str]:
-    return [name for name in ONE_WORD if len(facts.settings.values.get(name, ())) > 1]
+    return [name for name in ONE_WORD if len(facts.values.get(name, ())) > 1]
 
 
 def _split(facts: Facts) -> object:
-    written = facts.settings.written
+    written = facts.written
     given = ", ".join(f"{written(name)} {facts.text(name)}" for name in _split_names(facts))
     return given and f"{given}: the value is one word, and what follows it is left over"
 
 
 def _joined(facts: Facts) -> dict[str, str | None]:
-    values = facts.settings.values
+    values = facts.values
     return {name: shlex.quote(ONE_WORD[name].join(values[name])) for name in _split_names(facts)}
 
 
 def _sizes(facts: Facts) -> object:
     name = "hierarchical_context_parallel_sizes"
-    words = facts.settings.values.get(name, ()) if facts.settings.arguments else ()
+    words = facts.values.get(name, ()) if facts.arguments else ()
     wrong = any(re.fullmatch(r"\s*[+-]?\d+\s*", word) is None for word in words)
-    given = f"{facts.settings.written(name)} {shlex.join(words)}"
+    given = f"{facts.written(name)} {shlex.join(words)}"
     return wrong and f"{given}: the parser takes each size as a word of its own"
 
 
 def _separate(facts: Facts) -> dict[str, str | None]:
     name = "hierarchical_context_parallel_sizes"
-    return {name: " ".join(map(str, facts.settings.numbers(name) or ()))}
+    return {name: " ".join(map(str, facts.numbers(name) or ()))}
 
 
 # -- arguments ------------------------------------------------------------------------------------
 
 
 def _world(facts: Facts) -> object:
-    ranks, size = facts.settings.ranks, f"TP {facts.tp} x PP {facts.pp} x CP {facts.cp}"
+    ranks, size = facts.ranks, f"TP {facts.tp} x PP {facts.pp} x CP {facts.cp}"
     wrong = ranks is not None and ranks % facts.model_size
     return wrong and f"{ranks} ranks are not divisible by {size}"
 
@@ -140,8 +140,8 @@ def _two_levels(facts: Facts) -> dict[str, str | None]:
 
 
 def _connections(facts: Facts) -> object:
-    environment, alone = facts.settings.environment, facts.tp == facts.cp == 1
-    if environment is None or facts.settings.blackwell or alone or facts.sharded:
+    environment, alone = facts.environment, facts.tp == facts.cp == 1
+    if environment is None or facts.blackwell or alone or facts.sharded:
         return ""
     given = environment.get(CONNECTIONS, "")
     wrong = given != "1" and not facts.on("overlap_moe_expert_parallel_comm")
@@ -292,7 +292,7 @@ REFUSED: tuple[Rule, ...] = (
          message="Using tensor model parallelism or context parallelism require setting",
          remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it"),
     Rule(LAUNCH + "fsdp-connections", RefusedBy.ARGUMENTS,
-         lambda f: f.sharded and (f.settings.environment or {}).get(CONNECTIONS) == "1"
+         lambda f: f.sharded and (f.environment or {}).get(CONNECTIONS) == "1"
          and f"{CONNECTIONS} is 1 with FSDP",
          message="requires CUDA_DEVICE_MAX_CONNECTIONS",
          remedy="unset CUDA_DEVICE_MAX_CONNECTIONS"),

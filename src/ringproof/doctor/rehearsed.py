@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringproof.doctor.examine import Examination
-from ringproof.doctor.rules import Effect, Rule
+from ringproof.doctor.rule import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError, shown
 from ringproof.launch.reading import Launch

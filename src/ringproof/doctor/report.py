@@ -9,7 +9,7 @@ from typing import Any
 from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.facts import NEW, Facts, power_below
 from ringproof.doctor.repair import changes
-from ringproof.doctor.rules import Effect
+from ringproof.doctor.rule import Effect
 
 
 def lines(examination: Examination, after: Examination) -> Iterator[str]:
@@ -74,7 +74,7 @@ def table(examinations: Mapping[str, Examination]) -> Iterator[str]:
 def sizes(facts: Facts) -> dict[str, object]:
     """Return sizes that are known, for people to compare with what they meant; in tokens."""
     found: dict[str, object] = {
-        "ranks": facts.settings.ranks,
+        "ranks": facts.ranks,
         "TP": facts.tp,
         "PP": facts.pp,
         "CP": facts.cp,

@@ -85,7 +85,7 @@ class Rule:
         """Return the effect in the program that reads the settings; ``None`` without one."""
         if self.lines and not facts.at(*self.lines):
             return None
-        program = facts.settings.program
+        program = facts.program
         if program == "megatron" or self.ends not in (RefusedBy.PARSER, RefusedBy.ARGUMENTS):
             return self.effect
         return Effect.REFUSED if facts.at(*self.checked_on) else self.unchecked
