@@ -30,7 +30,6 @@ NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument"
 ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)
 NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
 MESSAGE_LENGTH = 300
-PORT_TAKEN = "EADDRINUSE"  # another program was faster than the ranks
 SPECS = MappingProxyType({
     HYBRID: "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec",
     OLD_HYBRID: "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
@@ -130,10 +129,7 @@ class Matrix:
 
     def _started(self, program: Program, name: str) -> Outcome:
         preload = "" if program.script == LIBRARY else program.script
-        outcome = self._run(program, preload, self._folder / name)
-        if outcome.failure is not None and PORT_TAKEN in outcome.failure.message:
-            return self._run(program, preload, self._folder / f"{name}-again")
-        return outcome
+        return self._run(program, preload, self._folder / name)
 
 
 def run_matrix(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import socket
@@ -19,9 +20,10 @@ from ringproof.prove.touches import Touch, note
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
-from ringproof.rehearsal.runs.watch import LOG_TAIL, Progress, RunWatch
+from ringproof.rehearsal.runs.watch import Progress, RunWatch, tail
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
 
+PORT_TAKEN = "EADDRINUSE"
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
@@ -88,8 +90,8 @@ class Server(contextlib.ExitStack):
             return self._connection.recv()
         except (EOFError, OSError):
             message = f"ServerDied: the importing process ended with {self._process.wait()}"
-            tail = self._log.read_text(errors="replace")[-LOG_TAIL:] if self._log else ""
-            raise UpstreamFails(Failure("import", -1, message, traceback=tail)) from None
+            last = tail(self._log) if self._log else ""
+            raise UpstreamFails(Failure("import", -1, message, traceback=last)) from None
 
     def run(
         self,
@@ -180,8 +182,13 @@ class Servers(contextlib.ExitStack):
                 log=self._folder / f"server-{len(self._started)}.log",
             )
             self._started[key] = self.enter_context(server)
-        server = self._started[key]
-        return server.run(program, folder, limit_seconds=limit_seconds, progress=progress)
+        run = functools.partial(
+            self._started[key].run, program, folder, limit_seconds=limit_seconds, progress=progress
+        )
+        outcome = run()
+        # Another program may have taken the port before the ranks did.
+        taken = outcome.failure is not None and PORT_TAKEN in outcome.failure.message
+        return run() if taken else outcome
 
 
 def _free_port() -> int:

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.1
 SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
-LOG_TAIL = 4000
+TAIL_BYTES = 20_000
 REPORT = TypeAdapter(RankReport)
 
 Progress = Callable[[str], None]
@@ -154,14 +154,18 @@ def _usage(pid: int) -> tuple[float, bool, int]:
     return float(times.user + times.system), wants, int(memory.rss - memory.shared)
 
 
-def _last_line(path: Path) -> str:
+def tail(path: Path) -> str:
+    """Return the last bytes of a log as text; empty where it cannot be read."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - LOG_TAIL))
-            lines = stream.read().decode(errors="replace").strip().splitlines()
+            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return stream.read().decode(errors="replace")
     except OSError:
         return ""
-    return lines[-1].strip() if lines else ""
+
+
+def _last_line(path: Path) -> str:
+    return (tail(path).strip().splitlines() or [""])[-1].strip()
 
 
 def _follows(message: str) -> bool:

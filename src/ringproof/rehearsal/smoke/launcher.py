@@ -16,11 +16,11 @@ from pathlib import Path
 from ringproof.budget import Estimate, EstimatePart
 from ringproof.errors import InputError
 from ringproof.programs import Process, TimeLimit, started, variables
+from ringproof.rehearsal.runs.watch import tail
 from ringproof.rehearsal.smoke.commands import environment, torchrun
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 
 POLL_SECONDS = 1.0
-TAIL_BYTES = 20_000
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 _HELD_BYTES = 260 << 20
 """Memory that a rank takes, apart from what any rank takes: 280 MB in all were measured."""
@@ -116,11 +116,11 @@ def rank_logs(folder: Path) -> list[Path]:
 
 def failure(folder: Path) -> str:
     """Return what the rank printed last that failed first, as its launcher tells."""
-    told = re.findall(r"Root Cause.*?local_rank: (\d+)\)", _tail(folder / LAUNCHER_LOG), re.DOTALL)
+    told = re.findall(r"Root Cause.*?local_rank: (\d+)\)", tail(folder / LAUNCHER_LOG), re.DOTALL)
     names = [path for path in folder.rglob("stderr.log") if path.parent.name in told[-1:]]
     for path in (*names, folder / LAUNCHER_LOG):
         lines = [
-            line for line in _tail(path).splitlines() if re.match(r"[\w.]*Error\b|.*: error", line)
+            line for line in tail(path).splitlines() if re.match(r"[\w.]*Error\b|.*: error", line)
         ]
         if lines:
             return f"rank {path.parent.name} ended with: {lines[-1].strip()}" if told else lines[-1]
@@ -128,14 +128,5 @@ def failure(folder: Path) -> str:
 
 
 def _step(folder: Path) -> str:
-    found = [step for path in rank_logs(folder) for step in ITERATION.findall(_tail(path))]
+    found = [step for path in rank_logs(folder) for step in ITERATION.findall(tail(path))]
     return f"step {found[-1][0]} of {found[-1][1]} is done" if found else "before the first step"
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""
