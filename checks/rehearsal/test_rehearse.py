@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from typer.testing import CliRunner
@@ -90,20 +89,14 @@ HUNG = Failure("hung", 0, "waits", waiting={0: "irecv in CP [0, 1]", 1: "irecv i
 @pytest.mark.parametrize(
     ("machine", "refused"),
     [
-        (Machine(2, 24 << 30), ""),
-        (
-            Machine(1, 24 << 30),
-            r"--max-ranks: .* makes 32 ranks, and the limit is 16, 16 for each of 1 cores",
-        ),
-        (Machine(2, 4 << 30), r"--max-ranks: .* needs about 5.6 GB, and 4.3 GB are free"),
+        (Machine(1, 24 << 30), r"makes 32 ranks, and the limit is 16, 16 for each of 1 cores"),
+        (Machine(2, 4 << 30), r"needs about 5.6 GB, and 4.3 GB are free"),
     ],
 )
 def test_ranks_that_the_machine_cannot_hold_are_refused(machine: Machine, refused: str) -> None:
     needs = estimate(32, 40)
-    if not refused:
-        needs.check(machine)
-        return
-    with pytest.raises(InputError, match=refused):
+    needs.check(Machine(2, 24 << 30))
+    with pytest.raises(InputError, match=f"--max-ranks: .* {refused}"):
         needs.check(machine)
 
 
@@ -227,72 +220,37 @@ def checkout(tmp_path: Path) -> Path:
 
 
 HERE = ("--upstream", ".")
-BAD_INPUT = MappingProxyType(
-    {
-        "has no megatron/core": ("--upstream", "/usr"),
-        "'/nowhere' is not a folder": ("--upstream", "git:/nowhere@dev"),
-        "download the wheel again": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
-        "there is no file 'nothing.whl'": (*HERE, "--te", "nothing.whl"),
-        "has no transformer_engine": (*HERE, "--te", "."),
-        "cannot be written": (*HERE, "--json", "/nowhere/a.json"),
-        "is a folder": (*HERE, "--html", "."),
-        "is neither a checkout nor": (*HERE, "--against", "nonsense"),
-        "=2' already; name another value": (
-            *HERE,
-            "--against",
-            "context-parallel-size=2",
-        ),
-        "--against: '/usr' has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
-        "--against: '/nowhere' is not a folder": (
-            *HERE,
-            "--te",
-            "te",
-            "--against",
-            "git:/nowhere@dev",
-        ),
-        "--upstream: there is no file": ("--upstream", "nothing.whl"),
-        "--upstream: transformer_engine-1-py3-none-any.whl is no": (
-            "--upstream",
-            "transformer_engine-1-py3-none-any.whl",
-        ),
-        "--upstream: the name is empty": ("--upstream", ""),
-        "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
-        "a command has no variable A to set": (*HERE, "--set", "A=1"),
-        "'float16' is unknown; use one of float32": (*HERE, "--dtype", "float16"),
-        "is where --json writes": (*HERE, "--json", "-", "--html", "-"),
-    }
+WHEEL = "transformer_engine-1-py3-none-any.whl"
+BAD_INPUT = (
+    ("has no megatron/core", "--upstream", "/usr"),
+    ("'/nowhere' is not a folder", "--upstream", "git:/nowhere@dev"),
+    ("download the wheel again", *HERE, "--te", WHEEL),
+    ("there is no file 'nothing.whl'", *HERE, "--te", "nothing.whl"),
+    ("has no transformer_engine", *HERE, "--te", "."),
+    ("cannot be written", *HERE, "--json", "/nowhere/a.json"),
+    ("is a folder", *HERE, "--html", "."),
+    ("is neither a checkout nor", *HERE, "--against", "nonsense"),
+    ("=2' already; name another value", *HERE, "--against", "context-parallel-size=2"),
+    ("--against: '/usr' has no megatron/core", *HERE, "--te", "te", "--against", "/usr"),
+    ("--against: '/nowhere' is not a folder", *HERE, "--te", "te", "--against", "git:/nowhere@dev"),
+    ("--upstream: there is no file", "--upstream", "nothing.whl"),
+    (f"--upstream: {WHEEL} is no", "--upstream", WHEEL),
+    ("--upstream: the name is empty", "--upstream", ""),
+    ("is not NAME=VALUE", *HERE, "--set", "nonsense"),
+    ("a command has no variable A to set", *HERE, "--set", "A=1"),
+    ("'float16' is unknown; use one of float32", *HERE, "--dtype", "float16"),
+    ("is where --json writes", *HERE, "--json", "-", "--html", "-"),
 )
 
 
-@pytest.mark.parametrize("problem", sorted(BAD_INPUT))
+@pytest.mark.parametrize(("problem", "words"), [(row[0], row[1:]) for row in BAD_INPUT])
 def test_bad_input_is_refused(
-    problem: str, checkout: Path, monkeypatch: pytest.MonkeyPatch
+    problem: str, words: tuple[str, ...], checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
-    done = CliRunner().invoke(app, ["rehearse", *BAD_INPUT[problem], *COMMAND])
+    done = CliRunner().invoke(app, ["rehearse", *words, *COMMAND])
     assert isinstance(done.exception, InputError)
     assert problem in str(done.exception)
-
-
-def ringproof(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ringproof", "rehearse", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=300,
-        check=False,
-    )
-
-
-def test_a_refusal_is_one_line_and_exit_code_2(checkout: Path) -> None:
-    done = ringproof("--upstream", "/usr", *COMMAND, folder=checkout)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert [line for line in done.stderr.splitlines() if "error" in line] == [
-        "error: --upstream: '/usr' has no megatron/core; "
-        "name the root of a checkout, git:PATH@REF, or a wheel"
-    ]
 
 
 SCRIPT = """
@@ -324,7 +282,10 @@ def test_a_launch_from_script_to_verdict(
     (tmp_path / "train.sh").write_text(f'LEVELS="{levels}"\n{SCRIPT}')
     there = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine))
     outputs = ("--json", "a.json", "--html", "a.html")
-    done = ringproof("train.sh", *there, *outputs, folder=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "ringproof", "rehearse", "train.sh", *there, *outputs],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == code, done.stderr + done.stdout
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["passed"] is (code == 0)

@@ -1,4 +1,4 @@
-"""Wheels and commits are unpacked once for the parts that are asked for."""
+"""Upstreams are unpacked once; one that is not here skips a test, and a damaged one fails it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from checks.anchors.wheelhouse import make_wheel
 from ringproof.errors import InputError
+from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_engine, open_megatron
 from ringproof.upstream.releases import sha256_of
 
@@ -45,3 +47,21 @@ def test_a_damaged_engine_in_the_cache_is_named(spec: str | None, tmp_path: Path
     made.write_bytes(made.read_bytes() + b"x")
     with pytest.raises(InputError, match=f"the wheel {made} is damaged: its SHA-256"):
         open_engine(spec, cache=tmp_path, offline=True)
+
+
+def _stage(folder: Path) -> SessionServers:
+    return SessionServers({}, folder, Servers(folder), fetched=folder / "cache", offline=True)
+
+
+def test_a_release_that_is_not_here_skips_and_does_not_fail(tmp_path: Path) -> None:
+    """A test that fails refutes the statements that name it."""
+    with pytest.raises(pytest.skip.Exception, match=r"megatron-core==0\.16\.1 is not in the cache"):
+        _stage(tmp_path).upstream()
+
+
+def test_a_release_that_is_damaged_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "megatron-core" / "0.16.1"
+    folder.mkdir(parents=True)
+    (folder / "megatron_core-0.16.1-py3-none-any.whl").write_bytes(b"no wheel")
+    with pytest.raises(InputError):
+        _stage(tmp_path).upstream()

@@ -54,12 +54,14 @@ def make_folder(folder: Path, *, field: str) -> None:
     """Create a folder and those above it; ``field`` is the option that named it.
 
     Raises:
-        InputError: It cannot be created.
+        InputError: It cannot be created, or nothing can be written there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        sentence = f"{shown(folder)} cannot be created ({error.strerror}); name a writable folder"
+        sentence = f"{shown(folder)} cannot be written ({error.strerror}); name a writable folder"
         raise InputError(field, sentence) from error
 
 

@@ -16,6 +16,7 @@ from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import RunOptions
 from ringproof.errors import InputError, shown
+from ringproof.files import make_folder
 from ringproof.options import option
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def conform(options: ConformCommand) -> None:
     if not options.upstream:
         raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
     other = _known(options.against) if options.against else None
-    from ringproof.rehearsal.rehearsing import estimate, made_folder
+    from ringproof.rehearsal.rehearsing import estimate
 
     if not options.force:
         largest = max(wanted, key=lambda one: one.ranks)
@@ -73,7 +74,8 @@ def conform(options: ConformCommand) -> None:
     source: dict[str, Any] = {"cache": default_cache(), "offline": options.offline}
     opened = open_upstream(options.upstream, options.te, **source)
     with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
-        kept = made_folder(Path(options.out).absolute()) if options.out else Path(folder)
+        kept = Path(options.out or folder).absolute()
+        make_folder(kept, field="--out")
         record = run_matrix(
             opened, wanted, kept, iterations=options.steps, name=options.name,
             progress=lambda line: typer.echo(line, err=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.errors import InputError, shown
+from ringproof.files import make_folder
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
@@ -79,7 +79,8 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     changed_upstream = upstream if other is None else _opened(request, other, "--against")
     variables = request.launch.environment.items()
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
-    with Servers(made_folder(request.folder), environment=imported) as servers:
+    make_folder(request.folder, field="--out")
+    with Servers(request.folder, environment=imported) as servers:
         runs = _Runs(request, servers, option[0] if option else "", progress)
         name = "launch" if other is None else request.megatron
         main, against = runs.variant(name, request.launch, upstream, "launch"), None
@@ -281,7 +282,7 @@ class _Runs:
             self._done[key] = self._servers.run(
                 program,
                 small.script,
-                made_folder(folder),
+                folder,
                 limit_seconds=self._request.timeout,
                 progress=lambda line: self._progress(phase, line),
             )
@@ -292,20 +293,3 @@ def estimate(ranks: int, value: object, option: str = "--max-ranks") -> Estimate
     """Estimate what the ranks of a rehearsal need; with ``option`` the user can lower them."""
     held = EstimatePart(option, value, ranks * _HELD_BYTES)
     return Estimate(ranks, (held,), option, value)
-
-
-def made_folder(folder: Path) -> Path:
-    """Return a folder, made where it is missing.
-
-    Raises:
-        InputError: The folder cannot be made or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = error.strerror or error
-        sentence = f"{shown(folder)} cannot be written ({why}); name a writable folder"
-        raise InputError("--out", sentence) from error
-    return folder

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.errors import InputError
 from ringproof.programs import python, started, variables
 from ringproof.prove.touches import Touch, note
 from ringproof.rehearsal.protocol.program import Program, Upstream
@@ -105,13 +104,7 @@ class Server(contextlib.ExitStack):
 
         Args:
             limit_seconds: After which the run is ended.
-
-        Raises:
-            InputError: The program belongs to another upstream.
         """
-        if program.upstream != self._upstream:
-            other = program.upstream.megatron_name
-            raise InputError("program", f"it belongs to {other}; start a server of that upstream")
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
             stale.unlink()
