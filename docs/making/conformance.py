@@ -8,14 +8,11 @@ explanations of what differs are in ``conformance.toml``.
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.record import (
@@ -26,16 +23,12 @@ from ringproof.rehearsal.conform.record import (
     read,
 )
 from ringproof.rehearsal.verdict.agreement import MEASURED_ITERATIONS, TOLERANCES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ringproof.tables import read_table
+from ringproof.templates import environment
 
 RECORDS = Path("evidence/cpu-gloo")
 PAGE = Path("docs/conformance.md")
 KNOWN = Path("src/ringproof/rehearsal/conform") / FILE
-HERE = Path(__file__).parent
 ORDER = ("megatron-core", "core_r", "main", "dev", "pull request")
 REFUSALS = (Status.REFUSED, Status.RACES, Status.CANNOT_RUN, Status.HUNG, Status.STARTS)
 ODD = (Status.DIFFERS, Status.OTHER_PATH, Status.HUNG)
@@ -61,27 +54,23 @@ def page(found: Sequence[ConformanceRecord]) -> str:
         for case in every
         if case.status is Status.AGREES and case.tolerance == fine.loss and case.largest_difference
     ]
-    explained = tomllib.loads((HERE / "conformance.toml").read_text(encoding="utf-8"))["explained"]
+    explained = read_table("docs.making", "conformance.toml")["explained"]
     known = {name for one in explained for name in one["cases"]}
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"cell": _cell, "origin": _origin, "word": _word}
-    return environment.get_template("conformance.md.jinja").render(
-        fine=fine,
-        coarse=TOLERANCES["bfloat16"],
-        steps=MEASURED_ITERATIONS,
-        largest=max(agreeing, default=0.0),
-        statuses=list(Status),
-        records=found,
-        groups=[(name, list(cases)) for name, cases in groupby(CASES, lambda case: case.group)],
-        explained=explained,
-        unexplained=sorted({case.id for case in every if case.status in ODD} - known),
-        messages=sorted(_messages(found)),
+    filters = {"cell": _cell, "origin": _origin, "word": _word}
+    made = environment("docs.making", filters=filters)
+    return str(
+        made.get_template("conformance.md.jinja").render(
+            fine=fine,
+            coarse=TOLERANCES["bfloat16"],
+            steps=MEASURED_ITERATIONS,
+            largest=max(agreeing, default=0.0),
+            statuses=list(Status),
+            records=found,
+            groups=[(name, list(cases)) for name, cases in groupby(CASES, lambda case: case.group)],
+            explained=explained,
+            unexplained=sorted({case.id for case in every if case.status in ODD} - known),
+            messages=sorted(_messages(found)),
+        )
     )
 
 

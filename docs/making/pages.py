@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ringproof.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
@@ -25,6 +24,7 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.prove.results import Verdict
 from ringproof.render import versions
+from ringproof.templates import environment
 
 Record = Mapping[str, Any]
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
@@ -51,16 +51,9 @@ def _gpus(found: Sequence[Any]) -> str:
 
 def filled(template: str, **values: Any) -> str:
     """Fill a template of `docs/making/templates`; every value is escaped for HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"prose": prose, "heading": heading, "gpus": _gpus}
-    return environment.get_template(template).render(**values)
+    filters = {"prose": prose, "heading": heading, "gpus": _gpus}
+    made = environment("docs.making", html=True, filters=filters)
+    return str(made.get_template(template).render(**values))
 
 
 # -- skills ----------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -90,9 +89,11 @@ def install(plan: Installation) -> None:
     folder = plan.target.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _scratch(folder) as scratch:
-            shutil.copytree(plan.source, scratch / "new", ignore=_ignored)
-            _exchange(scratch, plan.target)
+        # On the same file system, and where no agent looks for skills.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
+            ignore = shutil.ignore_patterns(*_LEFT_OUT)
+            shutil.copytree(plan.source, Path(name, "new"), ignore=ignore)
+            _exchange(Path(name), plan.target)
     except OSError as error:
         sentence = f"{shown(plan.target)} cannot be written ({error.strerror}); name another folder"
         raise InputError("install", sentence) from error
@@ -111,17 +112,9 @@ def _exchange(scratch: Path, target: Path) -> None:
         raise
 
 
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """Yield a folder on the same file system, in which no agent looks for skills."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
-        yield Path(name)
-
-
 _LEFT_OUT = ("__pycache__", "evals")
 """Folders of a skill that are not installed. Its evals hold questions with their answers: an
 assistant that reads them could not be asked these any more."""
-_ignored = shutil.ignore_patterns(*_LEFT_OUT)
 
 
 def _files(folder: Path) -> set[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ringproof.cli.options import json_option
+from ringproof.cli.options import force_option, json_option
 from ringproof.cluster import ClusterOptions, LogSink
 from ringproof.errors import InputError
-from ringproof.options import check_options, option
+from ringproof.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,7 @@ class RankOptions:
         metavar="PATH",
     )
     json_path: str = json_option()
-    force: bool = option(False, "Start even if the machine seems too small for it.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    force: bool = force_option()
 
     def cluster(self, timeout: float, sink: LogSink, **more: Any) -> ClusterOptions:
         """Return the options of the cluster; ``more`` are further ones of them."""
