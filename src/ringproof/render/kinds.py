@@ -76,7 +76,9 @@ def _listing(request: BlockRequest) -> SafeMarkdown:
     block.refuse_others(("only", "except", *of_anchors, *style_key, "columns"))
     part = getattr(card, kind)
     named = part.items() if kind == "upstreams" else ((item.id, item) for item in part)
-    items = {name: (name, item) if kind == "upstreams" else item for name, item in named}
+    items: dict[str, Any] = {
+        name: (name, item) if kind == "upstreams" else item for name, item in named
+    }
     if wanted := request.upstreams("upstream") if kind == "anchors" else ():
         items = {name: item for name, item in items.items() if item.upstream in wanted}
         what = "anchor of that upstream"
