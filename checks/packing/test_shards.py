@@ -10,15 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.packing.packs import build, packs
+from checks.packing.packs import packs
 from ringproof.errors import InputError
-from ringproof.reference.packing.capacity import PADDING, local_to_global, row_arrays
+from ringproof.reference.packing.capacity import local_to_global, row_arrays
 from ringproof.reference.packing.partition import (
     PARTITIONS,
-    Span,
     check_divisible,
-    rank_spans,
-    segments_in_order,
 )
 from ringproof.reference.packing.sequences import PackedSequences, pack
 from ringproof.reference.packing.shards import Sharding, check_pack
@@ -99,37 +96,6 @@ def test_contiguous_is_equal_runs_of_the_pack(size: int, data: st.DataObject) ->
         assert held.tolist() == list(range(rank * rows, (rank + 1) * rows))
 
 
-def real_by_chunk(packed: PackedSequences, size: int, rank: int) -> list[bool]:
-    """Zigzag's real rows from lengths alone: of each chunk, what the real length reaches."""
-    found: list[bool] = []
-    for real, rows in zip(packed.lengths, packed.padded_lengths, strict=True):
-        chunk = rows // (2 * size)
-        for index in (rank, 2 * size - 1 - rank):
-            reached = min(max(real - index * chunk, 0), chunk)
-            found += [True] * reached + [False] * (chunk - reached)
-    return found
-
-
-@given(st.integers(2, 9), st.data())
-def test_padding_is_known_row_by_row(size: int, data: st.DataObject) -> None:
-    packed = data.draw(packs(2 * size))
-    real = row_arrays(packed, size, "zigzag").sequences != PADDING
-    assert real.tolist() == [real_by_chunk(packed, size, rank) for rank in range(size)]
-    assert real.sum() == packed.tokens
-
-
-def test_shifted_boundaries_are_seen() -> None:
-    """Negative control: the formulas above tell packs apart that differ by one chunk, one token."""
-    right = build([(5, 8), (12, 16)], sequences=2, tail="none")
-    longer = build([(5, 16), (8, 8)], sequences=2, tail="none")
-    token = build([(6, 8), (11, 16)], sequences=2, tail="none")
-    assert local_to_global(right, 2, 0, "zigzag").tolist() == zigzag_by_row(right, 2, 0)
-    assert local_to_global(longer, 2, 0, "zigzag").tolist() != zigzag_by_row(right, 2, 0)
-    for packed, same in ((right, True), (token, False)):
-        real = row_arrays(packed, 2, "zigzag").sequences[1] != PADDING
-        assert (real.tolist() == real_by_chunk(right, 2, 1)) == same
-
-
 def test_one_rank_takes_any_length() -> None:
     packed = pack([5, 1, 17])
     for partition in PARTITIONS:
@@ -155,18 +121,6 @@ def test_a_pack_that_cannot_be_cut_is_refused(
         local_to_global(pack(lengths), size, 0, partition)
 
 
-def positions(spans: tuple[Span, ...]) -> list[int]:
-    return [p for span in spans for p in range(span.start, span.stop)]
-
-
-@given(st.integers(1, 6), st.integers(1, 4), st.sampled_from(PARTITIONS))
-def test_segments_restore_ascending_order(size: int, chunk: int, partition: str) -> None:
-    shards = [rank_spans(2 * size * chunk, size, rank, partition) for rank in range(size)]
-    held = [positions(shard) for shard in shards]
-    restored = [p for s in segments_in_order(shards) for p in held[s.shard][s.rows.index]]
-    assert restored == list(range(2 * size * chunk))
-
-
 @pytest.mark.parametrize(
     ("seq_len", "size", "partition", "padded"),
     [(255, 4, "zigzag", 256), (12, 4, "zigzag", 16), (0, 2, "zigzag", 4), (7, 3, "contiguous", 9)],
@@ -177,8 +131,3 @@ def test_a_length_that_cannot_be_cut_is_refused_with_the_padded_one(
     with pytest.raises(InputError, match=f"pad the sequence to {padded}"):
         check_divisible(seq_len, size, partition)
     check_divisible(padded, size, partition)
-
-
-def test_an_unknown_partition_is_refused() -> None:
-    with pytest.raises(InputError, match="stripes"):
-        check_divisible(16, 2, "stripes")

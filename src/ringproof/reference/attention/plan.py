@@ -95,13 +95,14 @@ def plan_attention(
     inner_size, outer_size = (one.size if one else 1 for one in (inner, outer))
     size = inner_size * outer_size
     if group_rows.table is not None:
-        heads = HeadExchange.in_rank_order(inner, group_rows.rows) if inner else None
+        heads = HeadExchange(inner) if inner else None
         ordered = group_rows.partition == "contiguous"
         gathered = group_rows.table.gathered(inner_size)
         steps = masked_steps(gathered, rank, causal=group_rows.causal, ordered=ordered)
     else:
         sharding = _sharding(group_rows, size)
-        heads = HeadExchange.of(inner, sharding.neighbours(inner_size, rank)) if inner else None
+        shards = sharding.neighbours(inner_size, rank)
+        heads = HeadExchange.ascending(inner, shards, device) if inner else None
         table = step_table(sharding.gathered(inner_size), rank, causal=group_rows.causal)
         steps = tuple(replace(step, calls=prepared_calls(step.tiles, device)) for step in table)
     return AttentionPlan(

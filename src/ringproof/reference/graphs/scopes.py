@@ -29,10 +29,6 @@ from ringproof.reference.model.moe import Router, Routing
 from ringproof.reference.model.stage import Stage
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True)
 class Part:
     """A module that is captured. It is called with rows and the microbatch.
@@ -46,8 +42,8 @@ class Part:
 
     name: str
     module: nn.Module
-    flat: Callable[[Any], Outputs] = _same
-    restored: Callable[[Any], Any] = _same
+    flat: Callable[[Any], Outputs] = lambda found: found
+    restored: Callable[[Any], Any] = lambda found: found
     recompute: bool = False
 
     def run(self, call: Callable[..., Any], x: torch.Tensor, batch: PackedBatch) -> Outputs:
@@ -75,17 +71,12 @@ def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
             if layer.kind.mixer in ATTENTIONS
         )
     return tuple(
-        Part(name, module, _flat_routing, _restored_routing)
+        Part(
+            name,
+            module,
+            flat=lambda found: (*found[0], found[1]),
+            restored=lambda found: (Routing(*found[:-1]), found[-1]),
+        )
         for name, module in stage.named_modules()
         if isinstance(module, Router) and name.startswith("layers.")
     )
-
-
-def _flat_routing(found: tuple[Routing, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    routing, auxiliary = found
-    return routing.chosen, routing.weights, routing.probabilities, auxiliary
-
-
-def _restored_routing(found: tuple[torch.Tensor, ...]) -> tuple[Routing, torch.Tensor]:
-    chosen, weights, probabilities, auxiliary = found
-    return Routing(chosen, weights, probabilities), auxiliary

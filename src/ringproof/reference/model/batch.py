@@ -156,10 +156,10 @@ class PackedBatch:
         """
         communicator = Communicator(self.group.flat)
         if self.metadata is not None:
-            index = self.metadata.order, self.metadata.places.flatten()
-            return HeadExchange.in_rank_order(communicator, self.rows, index)
+            order = self.metadata.order, self.metadata.places.flatten()
+            return HeadExchange(communicator, order)
         sharding = Sharding.of_pack(self.packed, self.group.size, self.partition)
-        return HeadExchange.of(communicator, sharding.shards)
+        return HeadExchange.ascending(communicator, sharding.shards, self.positions.device)
 
     @property
     def segments(self) -> torch.Tensor:

@@ -20,7 +20,7 @@ microbatch's CP group; counts over other ranks silently give another loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -126,8 +126,7 @@ class SharedExpert(nn.Module):
         return self.down(swiglu(self.gate_up(x)))
 
 
-@dataclass(frozen=True)
-class Routing:
+class Routing(NamedTuple):
     """Choices of ``r`` rows: ``K`` of ``E`` experts each.
 
     Args:

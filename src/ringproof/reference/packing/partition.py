@@ -16,7 +16,7 @@ Local rows are the chunks of a rank in ascending order, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringproof.errors import InputError, check_name
@@ -43,14 +43,6 @@ class Span:
     def index(self) -> slice:
         """The span as an index of a tensor."""
         return slice(self.start, self.stop)
-
-
-@dataclass(frozen=True)
-class TokenRun:
-    """A run of tokens that stays together when shards are put in sequence order."""
-
-    shard: int
-    rows: Span
 
 
 def check_partition(partition: str) -> None:
@@ -105,25 +97,3 @@ def join(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             joined.append(span)
     return tuple(joined)
-
-
-def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[TokenRun, ...]:
-    """The runs of several shards, in the order in which they stand in the sequence.
-
-    Putting these runs one after the other turns concatenated shards into ascending positions;
-    it is what an all-to-all that gathers the sequence has to do with what it received.
-
-    >>> shards = [rank_spans(8, 2, rank, "zigzag") for rank in range(2)]
-    >>> for run in segments_in_order(shards):
-    ...     print(run.shard, run.rows.start, run.rows.stop)
-    0 0 2
-    1 0 4
-    0 2 4
-    """
-    placed: list[tuple[Span, TokenRun]] = []
-    for shard, spans in enumerate(shards):
-        row = 0
-        for span in spans:
-            placed.append((span, TokenRun(shard, Span(row, row + len(span)))))
-            row += len(span)
-    return tuple(segment for _, segment in sorted(placed, key=lambda item: item[0]))

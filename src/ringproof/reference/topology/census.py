@@ -14,8 +14,6 @@ from torch.distributed.distributed_c10d import _get_all_pg_configs
 
 from ringproof.reference.topology.census_line import CensusLine, field_word
 
-GroupFacts = tuple[str, str, tuple[int, ...]]
-
 
 def census() -> tuple[CensusLine, ...]:
     """Every group of the world, each once, as this rank sees it. A collective.
@@ -23,11 +21,13 @@ def census() -> tuple[CensusLine, ...]:
     The groups that hold this rank carry its place; the others were learnt from their members.
     Sorted by description, then by ranks.
     """
-    gathered: list[list[tuple[str, str, tuple[int, ...]]]] = [
-        [] for _ in range(dist.get_world_size())
+    own = [
+        (field_word(c["pg_desc"]), _backend(c["backend_config"]), tuple(c["ranks"]))
+        for c in _get_all_pg_configs()
     ]
-    dist.all_gather_object(gathered, _own_groups())
-    return tuple(_line(*group) for group in sorted({g for own in gathered for g in own}))
+    gathered: list[list[tuple[str, str, tuple[int, ...]]]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
+    return tuple(_line(*group) for group in sorted({one for groups in gathered for one in groups}))
 
 
 def print_census(stream: TextIO | None = None) -> tuple[CensusLine, ...]:
@@ -43,15 +43,6 @@ def print_census(stream: TextIO | None = None) -> tuple[CensusLine, ...]:
             output.write(line.format() + "\n")
     output.flush()
     return lines
-
-
-def _own_groups() -> list[GroupFacts]:
-    """Description, backend and ranks of each group that this rank belongs to."""
-    configs = _get_all_pg_configs()
-    return [
-        (field_word(c["pg_desc"]), _backend(c["backend_config"]), tuple(c["ranks"]))
-        for c in configs
-    ]
 
 
 def _backend(config: str) -> str:

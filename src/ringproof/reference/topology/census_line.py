@@ -70,10 +70,10 @@ def format_ranks(ranks: Iterable[int]) -> str:
     parts: list[str] = []
     start = 0
     while start < len(members):
-        end = _run_end(members, start)
-        stride = (
-            members[end] - members[start] if end == start else members[start + 1] - members[start]
-        )
+        stride = members[start + 1] - members[start] if start + 1 < len(members) else 0
+        end = start
+        while stride > 0 and members[end + 1 : end + 2] == (members[end] + stride,):
+            end += 1
         if end == start or (end == start + 1 and stride != 1):
             parts.append(str(members[start]))
             start += 1
@@ -82,17 +82,6 @@ def format_ranks(ranks: Iterable[int]) -> str:
         parts.append(f"{members[start]}-{members[end]}{suffix}")
         start = end + 1
     return ",".join(parts)
-
-
-def _run_end(members: tuple[int, ...], start: int) -> int:
-    """Index of the last member that continues the constant positive stride begun at ``start``."""
-    if start + 1 >= len(members) or members[start + 1] <= members[start]:
-        return start
-    stride = members[start + 1] - members[start]
-    end = start + 1
-    while end + 1 < len(members) and members[end + 1] - members[end] == stride:
-        end += 1
-    return end
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
