@@ -23,7 +23,7 @@ from ringproof.reference.attention.dense import DenseResult, dense_packed_attent
 from ringproof.reference.attention.kernels import FlashKernel, ReferenceKernel
 from ringproof.reference.attention.names import KERNEL_NAMES
 from ringproof.reference.attention.packed import prepared_calls
-from ringproof.reference.attention.steps import Call, Piece, Tile, pieces, step_table
+from ringproof.reference.attention.steps import Call, Tile, step_table
 from ringproof.reference.packing.partition import PARTITIONS, Span
 from ringproof.reference.packing.sequences import PackedSequences, pack
 from ringproof.reference.packing.shards import Sharding
@@ -66,15 +66,6 @@ def test_gathered_shards_are_shards(
     ring = flat.gathered(inner)
     assert len(ring.shards) == outer
     assert tables_pairs(ring, causal=True) == visible(packed, causal=True)
-
-
-def test_pieces_of_a_shard() -> None:
-    """A run that crosses a boundary, one that ends in padding, and a sequence held by others."""
-    shard = (Span(0, 2), Span(6, 12))
-    sequences = [Span(0, 5), Span(8, 11), Span(12, 14)]
-    found = [piece for piece in pieces(shard, sequences) if piece.positions]
-    assert found == [Piece(0, (Span(0, 2),)), Piece(4, (Span(8, 11),))]
-    assert [len(piece.positions) for piece in pieces(shard, sequences)] == [1, 1, 0]
 
 
 def random_inputs(packed: PackedSequences, seed: int, heads: tuple[int, int]) -> list[torch.Tensor]:
@@ -126,19 +117,6 @@ def test_outputs_lse_and_gradients_are_the_oracles(
     inputs = random_inputs(packed, seed=packed.rows, heads=heads)
     sharding = Sharding.of_pack(packed, size, partition)
     found = play(inputs, sharding, causal=causal, kernel=kernel)
-    assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(
-    ("lengths", "size"),
-    [([1], 4), ([1, 1, 1], 2), ([3, 2, 16], 8), ([5, 1, 17, 64], 3), ([0, 7], 2)],
-    ids=str,
-)
-def test_sequences_shorter_than_the_chunks(lengths: list[int], size: int, causal: bool) -> None:
-    packed = pack(lengths, multiple=2 * size)
-    inputs = random_inputs(packed, seed=1, heads=(4, 2))
-    found = play(inputs, Sharding.of_pack(packed, size, "zigzag"), causal=causal)
     assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
 
 

@@ -73,8 +73,3 @@ def test_zigzag_ranks_work_alike_in_every_step(size: int) -> None:
         tables = tables_of(Sharding.of_sequence(16 * size, size, partition))
         areas = [{sum(map(area, table[step].tiles)) for table in tables} for step in range(size)]
         assert {len(work) for work in areas} == works
-
-
-def test_one_tile_per_step_is_enough_for_zigzag() -> None:
-    for table in tables_of(Sharding.of_sequence(64, 4, "zigzag")):
-        assert [len(step.tiles) for step in table] == [1, 1, 1, 1]

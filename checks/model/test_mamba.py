@@ -89,17 +89,6 @@ def test_it_is_what_the_equations_say(mamba: Mamba, alone: ContextParallelGroup)
     assert worst(found, gradients(expected, mamba, x)) <= 1e-11
 
 
-def test_every_parameter_matters(mamba: Mamba, alone: ContextParallelGroup) -> None:
-    """Negative control: the equations with any one parameter changed are another result."""
-    x, batch = filled(alone)
-    y = mamba(x, batch)
-    assert CONFIG.mamba is not None
-    for name, weight in mamba.named_parameters():
-        changed = {**dict(mamba.named_parameters()), name: weight * 1.1}
-        other = mix(x, batch.packed.real_spans, changed, CONFIG.mamba, CONFIG.norm_epsilon)
-        assert (y - other).abs().max() > 1e-6, name
-
-
 @pytest.mark.parametrize("how", [{"multiple": 1}, {"multiple": 48}, {"tail_rows": 64}])
 def test_order_and_padding_change_nothing(
     mamba: Mamba, alone: ContextParallelGroup, how: dict[str, int]
@@ -201,19 +190,6 @@ def test_each_head_meets_its_own_channels_and_its_groups() -> None:
                 state.repeat_interleave(heads // ranks // state.shape[1], 1) for state in states
             ]
             assert torch.equal(torch.cat(each, 1), wanted + offset)
-
-
-def test_there_are_no_more_copies_than_megatron_makes() -> None:
-    """Where Megatron-LM accepts the cut: whole groups on a rank, or a copy on each of a few."""
-    compared = 0
-    for heads, groups, ranks in cuts():
-        if groups % ranks and ranks % groups:
-            continue
-        shares = HeadShares.of(shape(heads, groups), 1, ranks)
-        _, b, _ = shares.held(shares.divide(torch.zeros(1, sum(shares.channels)))[:, 0])
-        assert b.shape[1] == max(1, groups // ranks)
-        compared += 1
-    assert compared > 100
 
 
 @pytest.mark.parametrize(

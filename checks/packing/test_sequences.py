@@ -49,12 +49,6 @@ def test_a_capacity_fixes_every_size(
     assert sum(packed.lengths) == sum(lengths)
 
 
-def test_a_pack_without_sequences_is_all_dummy() -> None:
-    packed = pack([], multiple=8, tail="dummy", capacity=Capacity(rows=16, entries=3))
-    assert (packed.sequences, packed.tokens, packed.real_spans) == (0, 0, ())
-    assert packed.padded_lengths == (16, 0, 0)
-
-
 @given(packs(4))
 def test_real_spans_are_the_real_tokens(packed: PackedSequences) -> None:
     spans = packed.real_spans

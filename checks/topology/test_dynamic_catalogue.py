@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ringproof.errors import InputError
 from ringproof.reference.topology.catalogue import PlannedGroup
 from ringproof.reference.topology.dynamic_catalogue import (
-    DOMAIN,
     DOMAIN_AXES,
     aligned_group,
     all_dynamic_groups,
@@ -115,8 +114,3 @@ def test_bad_sizes_are_refused(sizes: tuple[int, ...], per_node: int | None, mes
     with pytest.raises(InputError) as refusal:
         list(all_dynamic_groups(RankLayout(cp=8), sizes, ranks_per_node=per_node))
     assert str(refusal.value).startswith(message)
-
-
-def test_the_domain_is_the_group_of_its_size() -> None:
-    made = list(all_dynamic_groups(RankLayout(dp=3), (3,), ranks_per_node=None))
-    assert made == [PlannedGroup(DOMAIN, (0, 1, 2))]

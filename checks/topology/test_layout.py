@@ -38,13 +38,6 @@ def test_groups_partition_the_world(layout: RankLayout, axes: tuple[str, ...]) -
         assert all(layout.group(axes, rank) == group for rank in group)
 
 
-@given(layouts())
-def test_members_differ_in_the_groups_axes_only(layout: RankLayout) -> None:
-    for rank in layout.group(("cp",), layout.world_size - 1):
-        for axis in ("tp", "dp", "pp"):
-            assert layout.coordinate(axis, rank) == layout.size(axis) - 1
-
-
 def test_default_order_keeps_tensor_parallel_ranks_together() -> None:
     layout = RankLayout(tp=2, cp=4, dp=2, pp=2)
     assert layout.group(("tp",), 0) == (0, 1)

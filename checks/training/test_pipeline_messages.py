@@ -83,14 +83,6 @@ def test_only_real_rows_are_computed(rows: int) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in toy.parameters())
 
 
-def test_the_proof_notices_computed_padding() -> None:
-    """Negative control: the stage takes all rows of a message for real."""
-    stage, step_state, toy, _ = middle(last=True)
-    step_state.begin([Batch(8)])
-    stage(received(5), microbatch=torch.tensor([0])).backward()
-    assert not any(p.grad.isfinite().all() for p in toy.parameters())
-
-
 def test_the_last_microbatch_is_announced_before_its_backward() -> None:
     stage, step_state, _, announced = middle(last=True)
     step_state.begin([Batch(2), Batch(3)])

@@ -160,11 +160,6 @@ def wrong_order(step: StepPlan, rank: int) -> list[list[Portion]]:
     return [found[::-1] for found in routing.portions_by_owner(step, rank)]
 
 
-def across_the_border(document: Tokens, positions: Rows, columns: range) -> IdRows:
-    """The last token's row is followed by a neighbour's first one."""
-    return followed(np.append(document, np.uint8(77)), positions, columns)
-
-
 def on_own_rows(document: Tokens, positions: Rows, columns: range) -> IdRows:
     """What follows is looked for among the rank's own rows: wrong where a chunk ends."""
     own = document[positions]
@@ -177,7 +172,7 @@ def no_end(rows: IdRows, local: LocalRows, needs: TokenNeeds) -> tuple[Any, Any]
     return build_columns(rows, longer, needs)
 
 
-build_columns, followed = routing._columns, routing.followed
+build_columns = routing._columns
 FAULTS = [
     (steps_module, "portions_by_owner", wrong_order),
     (routing, "followed", on_own_rows),
@@ -195,11 +190,3 @@ def test_the_check_sees_a_fault(
     monkeypatch.setattr(module, name, fault)
     with pytest.raises((AssertionError, ValueError)):
         check_batches(step, documents, played(step, documents, TokenNeeds(depths=1)))
-
-
-def test_a_neighbour_s_token_never_becomes_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where an owner sends one: the receiver knows where each sequence ends."""
-    step = forced_step()
-    documents = random_documents(step)
-    monkeypatch.setattr(routing, "followed", across_the_border)
-    check_batches(step, documents, played(step, documents, TokenNeeds(depths=1)))
