@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ringproof.reference.attention.blocks import BlockShape
+from ringproof.reference.attention.calls import prepared_calls
 from ringproof.reference.attention.dense import DenseResult
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
-from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import Step, step_table
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding

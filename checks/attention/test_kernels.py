@@ -24,7 +24,6 @@ from ringproof.reference.attention.kernels import (
 from ringproof.reference.attention.masks import MaskedKernel, RowMask
 from ringproof.reference.attention.merge import PartialSum
 from ringproof.reference.attention.names import KERNEL_NAMES
-from ringproof.reference.packing.partition import Span
 
 # float64, sums of at most a few hundred terms of order one: rounding stays near 1e-13.
 TOLERANCE = 1e-10
@@ -115,7 +114,7 @@ def test_partials_over_disjoint_keys_merge_into_the_whole(name: str) -> None:
     total = PartialSum((1, 12, 4, 8), like=q)
     for keys in (slice(0, 7), slice(7, 8), slice(8, 30)):
         total.add(
-            Span(0, 12), *kernel.forward(q, k[:, keys], v[:, keys], causal=False, scale=scale)
+            slice(0, 12), *kernel.forward(q, k[:, keys], v[:, keys], causal=False, scale=scale)
         )
     assert (total.out - whole).abs().max() <= TOLERANCE
     assert (total.lse - whole_lse).abs().max() <= TOLERANCE
@@ -137,7 +136,7 @@ def test_merge_is_stable_and_order_free(lses: list[float]) -> None:
         total = PartialSum((1, 1, 1, 1), like=torch.zeros(1, dtype=torch.float64))
         for lse in order:
             out = torch.full((1, 1, 1, 1), lse / 1e4, dtype=torch.float64)
-            total.add(Span(0, 1), out, torch.full((1, 1, 1), lse, dtype=torch.float64))
+            total.add(slice(0, 1), out, torch.full((1, 1, 1), lse, dtype=torch.float64))
         return total.out, total.lse
 
     (out, lse), (out_back, lse_back) = merged(lses), merged(lses[::-1])
@@ -151,10 +150,10 @@ def test_merge_is_stable_and_order_free(lses: list[float]) -> None:
 def test_rows_without_keys_stay_zero_and_nan_is_not_hidden() -> None:
     total = PartialSum((1, 2, 1, 1), like=torch.zeros(1, dtype=torch.float64))
     nothing = torch.full((1, 2, 1), -torch.inf, dtype=torch.float64)
-    total.add(Span(0, 2), torch.zeros(1, 2, 1, 1, dtype=torch.float64), nothing)
+    total.add(slice(0, 2), torch.zeros(1, 2, 1, 1, dtype=torch.float64), nothing)
     assert total.out.eq(0).all()
     assert total.lse.eq(-torch.inf).all()
-    total.add(Span(1, 2), torch.full((1, 1, 1, 1), torch.nan), torch.zeros(1, 1, 1))
+    total.add(slice(1, 2), torch.full((1, 1, 1, 1), torch.nan), torch.zeros(1, 1, 1))
     assert total.out[0, 1].isnan().all()
     assert total.out[0, 0].eq(0).all()
 

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from checks.attention.players import play
 from checks.attention.test_steps import Pairs, pairs_met, tables_of
 from checks.packing.packs import build, packs, random_pack
-from ringproof.reference.attention import packed as packed_calls
-from ringproof.reference.attention.calls import TileBatch, VarlenTiles
+from ringproof.reference.attention import calls as attention_calls
+from ringproof.reference.attention.calls import SingleTile, TileBatch, VarlenTiles, prepared_calls
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
 from ringproof.reference.attention.kernels import FlashKernel, ReferenceKernel
 from ringproof.reference.attention.names import KERNEL_NAMES
-from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import Call, Tile, step_table
 from ringproof.reference.packing.partition import PARTITIONS, Span
 from ringproof.reference.packing.sequences import PackedSequences, pack
@@ -184,7 +183,7 @@ def test_sequences_of_any_length_are_few_calls() -> None:
     for step in step_table(sharding, 1, causal=True):
         calls = prepared_calls(step.tiles, CPU)
         assert len(calls) <= len(step.tiles) / 4
-        assert sum(isinstance(call, Tile) and len(call.q) >= 1024 for call in calls) == 1
+        assert sum(isinstance(call, SingleTile) and len(call.tile.q) >= 1024 for call in calls) == 1
         for call in calls:
             if isinstance(call, TileBatch):
                 assert len(call.rows) >= call.shape[0] * call.shape[1] * 0.75
@@ -240,8 +239,8 @@ def test_a_gpu_gets_one_call_of_the_variable_length_kernel(partition: str, causa
     inputs = random_inputs(packed, seed=0, heads=(4, 2))
 
     def varlen(tiles: Sequence[Tile], device: torch.device) -> tuple[Call, ...]:
-        calls = tuple(packed_calls._varlen([tile], CPU) for tile in tiles[:1])
-        return (packed_calls._varlen(tiles, CPU),) if len(tiles) > 1 else calls
+        calls = tuple(attention_calls._varlen([tile], CPU) for tile in tiles[:1])
+        return (attention_calls._varlen(tiles, CPU),) if len(tiles) > 1 else calls
 
     with (
         patch("checks.attention.players.prepared_calls", varlen),
@@ -255,7 +254,7 @@ def test_a_gpu_gets_one_call_of_the_variable_length_kernel(partition: str, causa
 def test_the_operator_takes_these_arguments() -> None:
     """Torch's own shapes of the operator, on the meta device."""
     tiles = [Tile(one.q, one.kv, one.causal) for one in _two_tiles()]
-    call = packed_calls._varlen(tiles, torch.device("meta"))
+    call = attention_calls._varlen(tiles, torch.device("meta"))
     assert isinstance(call, VarlenTiles)
     q, k, v, grad = (
         torch.empty(1, 16, heads, 24, device="meta", dtype=torch.bfloat16) for heads in (4, 2, 2, 4)

@@ -1,7 +1,7 @@
 """Context parallel attention: four communication types, one loop, one merge.
 
 Read in this order: ``steps`` (which rows meet which, as integers), ``kernels`` (local math),
-``calls`` and ``packed`` (all sequences of a step in few kernel calls), ``merge`` (partial results
+``calls`` (all sequences of a step in few kernel calls), ``merge`` (partial results
 into one), ``communicator`` and ``blocks`` (what moves, and when), ``loop`` (the one loop),
 ``masks`` (steps whose masks are tensors, for captured graphs), ``exchange``
 (sequence to heads and back), ``plan`` (the four types put together, once for a microbatch),

@@ -1,21 +1,77 @@
-"""Kernel calls that compute several tiles of a step at once.
+"""Kernel calls, each of which computes one tile of a step or several at once.
 
-The tiles of a step (`steps`) belong to different sequences. Both kinds of call read their rows by
-index tensors that the plan holds, so that a layer makes none. Memory is linear in the rows: the
-scores are never stored. Which tiles go into which call is decided in `packed`.
+The tiles of a step (`steps`) belong to different sequences. On a CPU, short tiles of nearly the
+same shape are stacked into a batch and padded to its longest (`TileBatch`). On a GPU all tiles of a
+step are one call of the variable-length kernel (`VarlenTiles`). These two read their rows by index
+tensors that the plan holds, so that a layer makes none. Memory is linear in the rows: the scores
+are never stored.
 
-On a GPU, `VarlenTiles` calls ``aten::_flash_attention_forward``, the operator under
+`VarlenTiles` calls ``aten::_flash_attention_forward``, the operator under
 ``torch.nn.attention.varlen`` and a copy of the flash-attn package's kernel. It is checked against
 a stand-in of the operator on CPUs; no GPU has run it yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
-from ringproof.reference.attention.kernels import FlashKernel, TensorTriple, common_width, padded
+from ringproof.reference.attention.kernels import (
+    AttentionKernel,
+    FlashKernel,
+    TensorTriple,
+    common_width,
+    padded,
+)
+from ringproof.reference.attention.masks import MaskedKernel
+from ringproof.reference.attention.steps import Call, Tile
+from ringproof.reference.packing.partition import Span
+
+LONGEST_STACKED = 512
+"""Tiles of more rows or columns than this fill a kernel by themselves."""
+STEPS_PER_OCTAVE = 4
+"""Padded lengths between a power of two and the next: at most a quarter is padding."""
+
+
+@dataclass(frozen=True)
+class SingleTile:
+    """One tile, computed by a kernel."""
+
+    tile: Tile
+    kernel: AttentionKernel | MaskedKernel
+
+    @property
+    def rows(self) -> slice:
+        """The query rows."""
+        return self.tile.q.index
+
+    @property
+    def columns(self) -> slice:
+        """The key/value rows."""
+        return self.tile.kv.index
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :class:`TileBatch`."""
+        block = (q[:, self.rows], k[:, self.columns], v[:, self.columns])
+        return self.kernel.forward(*block, causal=self.tile.causal, scale=scale)
+
+    def backward(
+        self,
+        grad_out: torch.Tensor,
+        inputs: TensorTriple,
+        result: tuple[torch.Tensor, torch.Tensor],
+        scale: float,
+    ) -> TensorTriple:
+        """See :class:`TileBatch`."""
+        q, k, v = inputs
+        grad, out, lse = (tensor[:, self.rows] for tensor in (grad_out, *result))
+        block = (q[:, self.rows], k[:, self.columns], v[:, self.columns])
+        return self.kernel.backward(grad, block, out, lse, causal=self.tile.causal, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,3 +210,81 @@ class VarlenTiles:
             for tensor, index in ((q, self.rows), (k, self.columns), (v, self.columns))
         )
         return queries, keys, values
+
+
+def prepared_calls(tiles: Sequence[Tile], device: torch.device | None) -> tuple[Call, ...]:
+    """The fewest kernel calls that flash attention needs for the tiles of a step.
+
+    Args:
+        tiles: Without masks of their own.
+        device: Device of q, k and v; the CPU when ``None``.
+    """
+    if len(tiles) < 2:
+        return tuple(SingleTile(tile, FlashKernel()) for tile in tiles)
+    if device is not None and device.type != "cpu":
+        kinds = sorted({tile.causal for tile in tiles})
+        return tuple(_varlen([t for t in tiles if t.causal == kind], device) for kind in kinds)
+    calls: list[Call] = []
+    stacks: dict[tuple[int, int, bool], list[Tile]] = {}
+    for tile in tiles:
+        shape = _padded_length(len(tile.q)), _padded_length(len(tile.kv))
+        if max(shape) > LONGEST_STACKED:
+            calls.append(SingleTile(tile, FlashKernel()))
+        else:
+            stacks.setdefault((*shape, tile.causal), []).append(tile)
+    for stack in stacks.values():
+        calls.append(_stack(stack) if len(stack) > 1 else SingleTile(stack[0], FlashKernel()))
+    return tuple(calls)
+
+
+def _padded_length(length: int) -> int:
+    """The length rounded up to a quarter of an octave.
+
+    >>> [_padded_length(length) for length in (1, 7, 9, 17, 100)]
+    [1, 7, 10, 20, 112]
+    """
+    unit = max(1, (1 << (length - 1).bit_length()) // (2 * STEPS_PER_OCTAVE))
+    return -(-length // unit) * unit
+
+
+def _stack(tiles: Sequence[Tile]) -> TileBatch:
+    height = max(len(tile.q) for tile in tiles)
+    width = max(len(tile.kv) for tile in tiles)
+    rows, columns, places, real = (list[int]() for _ in range(4))
+    for number, tile in enumerate(tiles):
+        rows += range(tile.q.start, tile.q.stop)
+        places += [*range(tile.q.start, tile.q.stop), *[tile.q.start] * (height - len(tile.q))]
+        columns += [*range(tile.kv.start, tile.kv.stop), *[tile.kv.start] * (width - len(tile.kv))]
+        real += range(number * height, number * height + len(tile.q))
+    counts = torch.tensor([len(tile.kv) for tile in tiles])
+    hidden = (torch.arange(width) >= counts[:, None])[:, None]
+    causal = tiles[0].causal
+    return TileBatch(
+        rows=torch.tensor(rows),
+        columns=torch.tensor(columns),
+        places=torch.tensor(places),
+        real=torch.tensor(real),
+        shape=(len(tiles), height, width),
+        hidden=None if causal or not hidden.any() else hidden,
+        causal=causal,
+    )
+
+
+def _varlen(tiles: Sequence[Tile], device: torch.device) -> VarlenTiles:
+    queries, keys = [tile.q for tile in tiles], [tile.kv for tile in tiles]
+    return VarlenTiles(
+        rows=_rows_in(queries).to(device),
+        columns=_rows_in(keys).to(device),
+        cu_rows=_cumulative(queries).to(device),
+        cu_columns=_cumulative(keys).to(device),
+        most=(max(map(len, queries)), max(map(len, keys))),
+        causal=tiles[0].causal,
+    )
+
+
+def _rows_in(spans: Sequence[Span]) -> torch.Tensor:
+    return torch.cat([torch.arange(span.start, span.stop) for span in spans])
+
+
+def _cumulative(spans: Sequence[Span]) -> torch.Tensor:
+    return torch.tensor([0, *accumulate(map(len, spans))], dtype=torch.int32)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ringproof.errors import InputError, check_name
+from ringproof.errors import InputError
 from ringproof.reference.attention.heads import check_heads
-from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
 from ringproof.reference.packing.partition import check_divisible
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.packing.shards import check_pack
@@ -59,7 +58,7 @@ class ParityCase:
         """Refuse what cannot be measured, before any rank is started.
 
         Raises:
-            InputError: A name is unknown, a size below 1, a shape does not fit the type, or the
+            InputError: A size is below 1, a shape does not fit the type, or the
                 dense oracle would need more than 4 GiB.
         """
         for field in fields(self):
@@ -71,9 +70,6 @@ class ParityCase:
         if self.scale is not None and not abs(self.scale) <= LARGEST_SCALE:
             problem = f"{self.scale} is not a number up to {LARGEST_SCALE:g}"
             raise InputError("scale", f"{problem}; give head-dim**-0.5 or leave it out")
-        check_name("comm_type", self.comm_type, COMM_TYPES)
-        check_name("dtype", self.dtype, DTYPES)
-        check_name("kernel", self.kernel, KERNEL_NAMES)
         self._check_rows()
         self._check_levels()
         check_heads(self.heads, self.kv_heads, self.exchange_size, self.kv_replication)

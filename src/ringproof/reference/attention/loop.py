@@ -14,6 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ringproof.reference.attention.blocks import BlockExchange, BlockShape
+from ringproof.reference.attention.calls import SingleTile
 from ringproof.reference.attention.kernels import (
     AttentionKernel,
     FlashKernel,
@@ -41,8 +42,15 @@ class LoopPlan:
 
     def calls(self, step: Step, q: torch.Tensor) -> Sequence[Call]:
         """The kernel calls of a step: those that were prepared, if the kernel can take them."""
-        stacked = step.calls and q.shape[0] == 1 and isinstance(self.kernel, FlashKernel)
-        return step.calls if stacked else step.tiles
+        if step.calls and q.shape[0] == 1 and isinstance(self.kernel, FlashKernel):
+            return step.calls
+        return [SingleTile(tile, self._kernel_of(tile)) for tile in step.tiles]
+
+    def _kernel_of(self, tile: Tile) -> AttentionKernel | MaskedKernel:
+        if tile.mask is None:
+            return self.kernel
+        on_cpu = tile.mask.queries[0].device.type == "cpu"
+        return MaskedKernel(tile.mask, self.kernel if on_cpu else ReferenceKernel())
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -82,21 +90,8 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
     for step, block in zip(plan.steps, plan.blocks.blocks(shape.pack(k, v)), strict=True):
         key, value = shape.split(block)
         for call in plan.calls(step, q):
-            if isinstance(call, Tile):
-                total.add(call.q, *_forward_tile(plan, call, (q, key, value)))
-            else:
-                total.add(call.rows, *call.forward(q, key, value, plan.scale))
+            total.add(call.rows, *call.forward(q, key, value, plan.scale))
     return total
-
-
-def _forward_tile(
-    plan: LoopPlan, tile: Tile, block: TensorTriple
-) -> tuple[torch.Tensor, torch.Tensor]:
-    q, k, v = block
-    rows, columns = tile.q.index, tile.kv.index
-    return _kernel(plan, tile).forward(
-        q[:, rows], k[:, columns], v[:, columns], causal=tile.causal, scale=plan.scale
-    )
 
 
 def _loop_backward(
@@ -111,45 +106,13 @@ def _loop_backward(
         gradient = torch.zeros(block.shape, dtype=dtype, device=q.device)
         sums = (dq, *shape.split(gradient))
         for call in plan.calls(step, q):
-            if isinstance(call, Tile):
-                _backward_tile(plan, call, inputs, (grad_out, out, lse), sums)
-                continue
             parts = call.backward(grad_out, inputs, (out, lse), plan.scale)
             indices = (call.rows, call.columns, call.columns)
             for total, part, index in zip(sums, parts, indices, strict=True):
-                total.index_add_(1, index, part.to(dtype))
+                if isinstance(index, slice):
+                    total[:, index] += part
+                else:
+                    total.index_add_(1, index, part.to(dtype))
         sink.add(gradient)
     dk, dv = shape.split(sink.total())
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
-
-
-def _backward_tile(
-    plan: LoopPlan, tile: Tile, block: TensorTriple, given: TensorTriple, sums: TensorTriple
-) -> None:
-    """Add one tile's gradients to the sums.
-
-    Args:
-        block: q, and k and v of the block.
-        given: Gradient of the output, output, LSE.
-        sums: dq, and dk and dv of the block, in the accumulation type.
-    """
-    rows, columns = tile.q.index, tile.kv.index
-    q, k, v = block
-    grad_out, out, lse = given
-    parts = _kernel(plan, tile).backward(
-        grad_out[:, rows],
-        (q[:, rows], k[:, columns], v[:, columns]),
-        out[:, rows],
-        lse[:, rows],
-        causal=tile.causal,
-        scale=plan.scale,
-    )
-    for total, part, where in zip(sums, parts, (rows, columns, columns), strict=True):
-        total[:, where] += part
-
-
-def _kernel(plan: LoopPlan, tile: Tile) -> AttentionKernel | MaskedKernel:
-    if tile.mask is None:
-        return plan.kernel
-    on_cpu = tile.mask.queries[0].device.type == "cpu"
-    return MaskedKernel(tile.mask, plan.kernel if on_cpu else ReferenceKernel())

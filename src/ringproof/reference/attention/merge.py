@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import torch
 
-from ringproof.reference.packing.partition import Span
-
 
 class PartialSum:
     """Running output and LSE of the local query rows.
@@ -31,16 +29,15 @@ class PartialSum:
         self.out = torch.zeros(out_shape, dtype=dtype, device=like.device)
         self.lse = torch.full(out_shape[:3], -torch.inf, dtype=dtype, device=like.device)
 
-    def add(self, rows: Span | torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
+    def add(self, rows: slice | torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
         """Merge one partial result into some rows.
 
         Args:
-            rows: Local query rows: a span, or an index tensor with each row once.
+            rows: Local query rows: a slice, or an index tensor with each row once.
             out: ``[B, rows, H, V]``, normalised over the keys it saw.
             lse: ``[B, rows, H]``.
         """
-        where = rows.index if isinstance(rows, Span) else rows
-        total_out, total_lse = self.out[:, where], self.lse[:, where]
+        total_out, total_lse = self.out[:, rows], self.lse[:, rows]
         merged = torch.logaddexp(total_lse, lse)
         total_out.mul_(_weight(total_lse, merged)).add_(out * _weight(lse, merged))
         total_lse.copy_(merged)

@@ -17,11 +17,11 @@ import torch.distributed as dist
 
 from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.blocks import BlockExchange, Gather, LocalBlock, Ring
+from ringproof.reference.attention.calls import prepared_calls
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable, masked_steps
 from ringproof.reference.attention.names import COMM_TYPES
-from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import Step, step_table
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.packing.shards import Sharding

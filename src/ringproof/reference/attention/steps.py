@@ -15,7 +15,7 @@ from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
 
 if TYPE_CHECKING:  # tables are made without torch, which these import
-    from ringproof.reference.attention.calls import TileBatch, VarlenTiles
+    from ringproof.reference.attention.calls import SingleTile, TileBatch, VarlenTiles
     from ringproof.reference.attention.masks import RowMask
 
 
@@ -36,7 +36,7 @@ class Tile:
     mask: RowMask | None = field(default=None, repr=False)
 
 
-Call: TypeAlias = "Tile | TileBatch | VarlenTiles"
+Call: TypeAlias = "SingleTile | TileBatch | VarlenTiles"
 """What one kernel call computes of a step."""
 
 
@@ -47,7 +47,7 @@ class Step:
     Args:
         source: Index in the group of the rank that owns the block.
         tiles: Kernel calls, sequence after sequence; empty when the mask hides the whole block.
-        calls: The same in fewer calls of a flash attention kernel; see ``packed``. Empty where
+        calls: The same in fewer calls of a flash attention kernel; see ``calls``. Empty where
             nobody prepared them.
     """
 

@@ -178,7 +178,13 @@ def pack(
     missing = (capacity.rows if capacity else round_up(used, total_multiple)) - used
     if missing:
         _check_missing(missing, used, multiple=multiple, tail=tail)
-        _add_tail(real, padded, missing, tail)
+        if tail == "dummy":
+            real.append(0)
+            padded.append(missing)
+        elif padded:
+            padded[-1] += missing
+        else:
+            raise InputError("tail", "there is no last sequence that could be extended; use dummy")
     if capacity:
         _fill(real, padded, capacity.entries)
     if not sum(padded):
@@ -216,16 +222,6 @@ def _check_missing(missing: int, used: int, *, multiple: int, tail: str) -> None
     if missing % multiple:
         problem = f"{used + missing} rows leave a tail of {missing}, not a multiple of {multiple}"
         raise InputError("capacity.rows or total_multiple", f"{problem}; change it")
-
-
-def _add_tail(real: list[int], padded: list[int], missing: int, tail: str) -> None:
-    if tail == "dummy":
-        real.append(0)
-        padded.append(missing)
-        return
-    if not padded:
-        raise InputError("tail", "there is no last sequence that could be extended; use dummy")
-    padded[-1] += missing
 
 
 def _fill(real: list[int], padded: list[int], entries: int) -> None:
