@@ -18,11 +18,17 @@ from checks.attention.players import play
 from checks.attention.test_steps import Pairs, pairs_met, tables_of
 from checks.packing.packs import build, packs, random_pack
 from ringproof.reference.attention import calls as attention_calls
-from ringproof.reference.attention.calls import SingleTile, TileBatch, VarlenTiles, prepared_calls
+from ringproof.reference.attention.calls import (
+    Call,
+    SingleTile,
+    TileBatch,
+    VarlenTiles,
+    prepared_calls,
+)
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
 from ringproof.reference.attention.kernels import FlashKernel, ReferenceKernel
 from ringproof.reference.attention.names import KERNEL_NAMES
-from ringproof.reference.attention.steps import Call, Tile, step_table
+from ringproof.reference.attention.steps import Tile, step_table
 from ringproof.reference.packing.partition import PARTITIONS, Span
 from ringproof.reference.packing.sequences import PackedSequences, pack
 from ringproof.reference.packing.shards import Sharding

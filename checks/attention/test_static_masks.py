@@ -30,7 +30,8 @@ from ringproof.reference.attention.kernels import (
     FlashKernel,
     ReferenceKernel,
 )
-from ringproof.reference.attention.masks import MaskedKernel, RowMask, RowTable, masked_steps
+from ringproof.reference.attention.masks import MaskedKernel, RowMask, RowTable
+from ringproof.reference.attention.plan import masked_steps
 from ringproof.reference.attention.steps import Step
 from ringproof.reference.packing.capacity import RowArrays, row_arrays, to_capacity
 from ringproof.reference.packing.partition import PARTITIONS

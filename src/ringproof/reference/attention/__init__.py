@@ -3,7 +3,7 @@
 Read in this order: ``steps`` (which rows meet which, as integers), ``kernels`` (local math),
 ``calls`` (all sequences of a step in few kernel calls), ``merge`` (partial results
 into one), ``communicator`` and ``blocks`` (what moves, and when), ``loop`` (the one loop),
-``masks`` (steps whose masks are tensors, for captured graphs), ``exchange``
+``masks`` (masks that are tensors, for captured graphs), ``exchange``
 (sequence to heads and back), ``plan`` (the four types put together, once for a microbatch),
 ``attention`` (the entry point), ``dense`` and ``parity`` (the proof). Import from the modules;
 ``names``, ``heads``, ``steps`` and ``case`` do without torch.

@@ -27,7 +27,7 @@ from ringproof.reference.attention.kernels import (
     padded,
 )
 from ringproof.reference.attention.masks import MaskedKernel
-from ringproof.reference.attention.steps import Call, Tile
+from ringproof.reference.attention.steps import Tile
 from ringproof.reference.packing.partition import Span
 
 LONGEST_STACKED = 512
@@ -210,6 +210,10 @@ class VarlenTiles:
             for tensor, index in ((q, self.rows), (k, self.columns), (v, self.columns))
         )
         return queries, keys, values
+
+
+Call = SingleTile | TileBatch | VarlenTiles
+"""What one kernel call computes of a step."""
 
 
 def prepared_calls(tiles: Sequence[Tile], device: torch.device | None) -> tuple[Call, ...]:

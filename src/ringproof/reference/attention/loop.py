@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ringproof.reference.attention.blocks import BlockExchange, BlockShape
-from ringproof.reference.attention.calls import SingleTile
+from ringproof.reference.attention.calls import Call, SingleTile
 from ringproof.reference.attention.kernels import (
     AttentionKernel,
     FlashKernel,
@@ -23,7 +23,7 @@ from ringproof.reference.attention.kernels import (
 )
 from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
-from ringproof.reference.attention.steps import Call, Step, Tile
+from ringproof.reference.attention.steps import Step, Tile
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,13 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
     return total
 
 
+def _add_rows(total: torch.Tensor, rows: slice | torch.Tensor, part: torch.Tensor) -> None:
+    if isinstance(rows, slice):
+        total[:, rows] += part
+    else:
+        total.index_add_(1, rows, part.to(total.dtype))
+
+
 def _loop_backward(
     plan: LoopPlan, saved: tuple[torch.Tensor, ...], grad_out: torch.Tensor
 ) -> TensorTriple:
@@ -109,10 +116,7 @@ def _loop_backward(
             parts = call.backward(grad_out, inputs, (out, lse), plan.scale)
             indices = (call.rows, call.columns, call.columns)
             for total, part, index in zip(sums, parts, indices, strict=True):
-                if isinstance(index, slice):
-                    total[:, index] += part
-                else:
-                    total.index_add_(1, index, part.to(dtype))
+                _add_rows(total, index, part)
         sink.add(gradient)
     dk, dv = shape.split(sink.total())
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)

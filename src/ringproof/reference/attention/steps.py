@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
 
-if TYPE_CHECKING:  # tables are made without torch, which these import
-    from ringproof.reference.attention.calls import SingleTile, TileBatch, VarlenTiles
+if TYPE_CHECKING:  # tables are made without torch, which this imports
     from ringproof.reference.attention.masks import RowMask
 
 
@@ -36,10 +35,6 @@ class Tile:
     mask: RowMask | None = field(default=None, repr=False)
 
 
-Call: TypeAlias = "SingleTile | TileBatch | VarlenTiles"
-"""What one kernel call computes of a step."""
-
-
 @dataclass(frozen=True)
 class Step:
     """One key/value block and what to do with it.
@@ -53,7 +48,7 @@ class Step:
 
     source: int
     tiles: tuple[Tile, ...]
-    calls: tuple[Call, ...] = field(default=(), repr=False, compare=False)
+    calls: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
