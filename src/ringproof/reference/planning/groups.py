@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ringproof.reference.planning.costs import Batch, SizeTable
 from ringproof.reference.planning.plan import Group, Microbatch
@@ -93,12 +94,13 @@ def _joined(packed: PackedMicrobatch) -> list[PackedGroup]:
     """
     table, groups = packed.table, packed.groups
     sizes, domain = table.sizes, table.domain
-    work = sum(group.time * sizes[group.level] for group in groups)
+    work = sum([group.time * sizes[group.level] for group in groups])
     goal = work / domain.ranks  # no group needs to be shorter than the mean
     if packed.time <= goal:
         return groups
     for level in range(len(sizes) - 1):
-        same = sorted((g for g in groups if g.level == level), key=lambda group: -group.time)
+        same = [group for group in groups if group.level == level]
+        same.sort(key=attrgetter("time"), reverse=True)
         factor = sizes[level + 1] // sizes[level]
         gone: set[int] = set()
         for number, head in enumerate(same[: len(same) // factor]):
@@ -106,14 +108,20 @@ def _joined(packed: PackedMicrobatch) -> list[PackedGroup]:
                 break
             end = len(same) - number * (factor - 1)
             partners = same[end - factor + 1 : end]
-            members = head.members + [place for other in partners for place in other.members]
+            members = [place for group in (head, *partners) for place in group.members]
             time = table.time(level + 1, members)
-            fits = table.rows(level + 1, members) <= domain.max_tokens_per_rank
-            if time < head.time and fits and len(members) <= (domain.max_sequences or len(members)):
+            if time < head.time and _fits(table, level + 1, members):
                 head.level, head.members, head.time = level + 1, members, time
                 gone.update(map(id, partners))
-        groups = [group for group in groups if id(group) not in gone]
+        if gone:
+            groups = [group for group in groups if id(group) not in gone]
     return groups
+
+
+def _fits(table: SizeTable, level: int, members: list[int]) -> bool:
+    most = table.domain.max_sequences or len(members)
+    rows = table.rows(level, members)
+    return len(members) <= most and rows <= table.domain.max_tokens_per_rank
 
 
 def halved(packed: PackedMicrobatch) -> list[PackedMicrobatch]:

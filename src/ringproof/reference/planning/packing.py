@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import neg, truediv
 
 from ringproof.reference.planning.costs import Batch, SizeTable
@@ -72,7 +72,8 @@ def pack_as_upstream(batch: Batch) -> tuple[PackedMicrobatch, ...]:
     while remaining.count:
         filled = _Filling(upstream)
         filled.fill(remaining, upstream.lowest(remaining.longest), _NO_LIMIT, _NO_LIMIT)
-        remaining.remove(filled.members)
+        members = filled.members
+        remaining.remove(members, sum([batch.work[batch.kind[place]] for place in members]))
         for group in filled.groups:
             group.time = table.time(group.level, group.members)
         found.append(use_all_ranks(table, filled.groups))
@@ -157,7 +158,6 @@ class _Remaining:
 
     def __init__(self, batch: Batch) -> None:
         self.there = list(range(len(batch) + 1))
-        self._work = batch.work
         self.kind = batch.kind
         self.count, self.work = len(batch), batch.total_work
 
@@ -176,12 +176,12 @@ class _Remaining:
             following[place], place = found, following[place]
         return found
 
-    def remove(self, members: list[int]) -> None:
-        """Take out what a microbatch has."""
+    def remove(self, members: list[int], work: int) -> None:
+        """Take out what a microbatch has, and the least cost times ranks of that."""
         following = self.there
         for place in members:
             following[place] = place + 1
-        self.work -= sum([self._work[self.kind[place]] for place in members])
+        self.work -= work
         self.count -= len(members)
 
 
@@ -241,7 +241,7 @@ class _Filling:
     @property
     def members(self) -> list[int]:
         """The sequences in it."""
-        return [place for group in self.groups for place in group.members]
+        return list(chain.from_iterable([group.members for group in self.groups]))
 
     def fill(self, remaining: _Remaining, level: int, limit: int, cutoff: float) -> None:
         """Fill it from what remains, longest first.
@@ -373,7 +373,8 @@ class _Rated:
     """A filling and how good it is; 1 is perfect.
 
     Attributes:
-        choice, filling, members: The way it was filled, itself, and its sequences.
+        choice, filling: The way it was filled, and itself.
+        members, work: Its sequences, and their least cost times ranks.
         imbalance: Its time over that of its work spread over all ranks.
         score: The same with what the microbatch itself costs.
     """
@@ -381,6 +382,7 @@ class _Rated:
     choice: _Choice
     filling: _Filling
     members: list[int]
+    work: int
     imbalance: float
     score: float
 
@@ -404,7 +406,7 @@ class _Packer:
         if found is None or found.imbalance > GOOD_ENOUGH:
             found = self._best(found)
         self._before = found if found.imbalance <= GOOD_ENOUGH else None
-        self.remaining.remove(found.members)
+        self.remaining.remove(found.members, found.work)
         return found.filling
 
     def _lowest(self, table: int) -> int:
@@ -481,15 +483,16 @@ class _Packer:
         members = filling.members
         self.effort -= len(members)
         if filling.abandoned:
-            return _Rated(choice, filling, members, math.inf, math.inf)
-        held = [remaining.kind[place] for place in members]
-        ideal = self._ideal(sum(map(self.batch.work.__getitem__, held)))
+            return _Rated(choice, filling, members, 0, math.inf, math.inf)
+        held = list(map(remaining.kind.__getitem__, members))
+        work = sum(map(self.batch.work.__getitem__, held))
         used = sum(map(self.batch.space.__getitem__, held))
+        ideal = self._ideal(work)
         unused = 1 - used / (domain.ranks * domain.max_tokens_per_rank)
         imbalance = filling.longest / ideal
         if len(held) < remaining.count:
             imbalance += COST_OF_UNUSED * unused
-        return _Rated(choice, filling, members, imbalance, imbalance + overhead / ideal)
+        return _Rated(choice, filling, members, work, imbalance, imbalance + overhead / ideal)
 
     def _ideal(self, work: int) -> float:
         return max(work / self.batch.domain.ranks, 1.0)
