@@ -7,9 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -20,57 +18,16 @@ from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Traffic
-from ringproof.reference.attention.masks import RowMask, RowTable
 from ringproof.reference.attention.parity import GROUPS, demonstrate, print_traffic
-from ringproof.reference.packing.capacity import row_arrays, to_capacity
-from ringproof.reference.packing.sequences import PackedSequences, pack
+from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.layout import RankLayout
-from smoke.model_batches import CAPACITY, PACKS
 
 
 def parity(rank: RankContext, *, cases: Sequence[ParityCase], evidence: bool = False) -> Any:
     """The result of each case, the same on every rank."""
     return demonstrate(cases, rank.device, evidence=evidence)
-
-
-def static_parity(
-    rank: RankContext, *, cases: Sequence[ParityCase], fault: str
-) -> list[dict[str, Any]]:
-    """Parity of attention that is given tensors in place of a pack's integers.
-
-    With ``stale`` the tensors say what the other pack was, with ``hidden tail`` only as far as the
-    sequences go do they say what this one is, with ``poison`` padding is not taken out of keys and
-    values.
-    """
-
-    def attend(*qkv: Any, packed: PackedSequences, options: AttentionOptions, **rest: Any) -> Any:
-        table = _table(packed, rank.world_size, options.partition)
-        if fault in ("stale", "hidden tail"):
-            old = _table(fixed_pack(0), rank.world_size, options.partition)
-            ours = packed.cu_seqlens_padded[packed.sequences] // rank.world_size
-            kept = 0 if fault == "stale" else ours
-            for new, left in ((table.sequences, old.sequences), (table.positions, old.positions)):
-                new[:, kept:] = left[:, kept:]
-        return context_parallel_attention(*qkv, table=table, options=options, **rest)
-
-    poisoned = patch.object(RowMask, "of_keys", lambda self, x: x)
-    with (
-        patch.object(parity_module, "context_parallel_attention", attend),
-        poisoned if fault == "poison" else nullcontext(),
-    ):
-        return demonstrate(cases, rank.device)
-
-
-def fixed_pack(which: int) -> PackedSequences:
-    """One of the two packs, at capacity."""
-    return to_capacity(pack(PACKS[which], multiple=16), CAPACITY)
-
-
-def _table(packed: PackedSequences, size: int, partition: str) -> RowTable:
-    arrays = row_arrays(packed, size, partition)
-    return RowTable(torch.from_numpy(arrays.sequences), torch.from_numpy(arrays.positions))
 
 
 def broken_parity(rank: RankContext, *, case: ParityCase, fault: str) -> Any:

@@ -106,10 +106,17 @@ class Fault:
 
 
 def fault(
-    name: str, setup: str, proof: str, stands_for: str = ""
+    setup: str, proof: str, stands_for: str = ""
 ) -> Callable[[Callable[[Site], Patch]], Fault]:
-    """Make a fault of a function that injects it; its docstring says what is broken."""
-    return lambda inject: Fault(name, setup, proof, stands_for, inject)
+    """Make a fault of a function that injects it.
+
+    Its name is the fault's, with underscores, and its docstring says what is broken.
+    """
+
+    def make(inject: Callable[[Site], Patch]) -> Fault:
+        return Fault(inject.__name__.replace("_", "-"), setup, proof, stands_for, inject)
+
+    return make
 
 
 def injected(name: str, site: Site) -> Patch:
@@ -233,15 +240,15 @@ def positions_over(batch: PackedBatch, size: int, place: int) -> PackedBatch:
     return replace(batch, positions=positions)
 
 
-@fault("rope-static-group", QWEN3_DP, "loss", "Megatron-LM #6820")
-def rope_of_static_group(site: Site) -> Patch:
+@fault(QWEN3_DP, "loss", "Megatron-LM #6820")
+def rope_static_group(site: Site) -> Patch:
     """RoPE takes positions from the static CP group (one rank), not from the microbatch's."""
     place = site.layout.coordinate("cp", site.rank.rank)
     return seen_by(Attention, lambda batch: positions_over(batch, site.layout.cp, place))
 
 
-@fault("rope-size-1-sharded", QWEN3, "loss", "Megatron-LM #5352, #5355")
-def rope_of_static_group_for_one(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM #5352, #5355")
+def rope_size_1_sharded(site: Site) -> Patch:
     """For a microbatch on one rank RoPE falls back to the static CP group of two."""
     size, place = site.layout.cp, site.layout.coordinate("cp", site.rank.rank)
     return seen_by(
@@ -250,13 +257,8 @@ def rope_of_static_group_for_one(site: Site) -> Patch:
     )
 
 
-@fault(
-    "size-1-group-sharded",
-    QWEN3,
-    "loss",
-    "Megatron-LM #6825 (`local_cp_size == 1` exactly where there is no group)",
-)
-def rows_of_one_cut(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM #6825 (`local_cp_size == 1` exactly where there is no group)")
+def size_1_group_sharded(site: Site) -> Patch:
     """The rows of a microbatch on one rank are cut as if the static group shared them."""
 
     def change(step: StepPlan, batches: list[PackedBatch]) -> list[PackedBatch]:
@@ -290,10 +292,8 @@ def _share(batch: PackedBatch, size: int, place: int) -> PackedBatch:
     )
 
 
-@fault(
-    "attention-group-not-restored", QWEN3, "refusal", "Megatron-LM #5215, which restores TE's group"
-)
-def attention_keeps_larger_group(site: Site) -> Patch:
+@fault(QWEN3, "refusal", "Megatron-LM #5215, which restores TE's group")
+def attention_group_not_restored(site: Site) -> Patch:
     """Attention still has the group of the microbatch before, with this one's sequences."""
     call, before = attention.attend, Predecessor()
 
@@ -333,58 +333,44 @@ def _keeps_group_of_one(site: Site, module: type[nn.Module]) -> Patch:
     return seen_by(module, lambda batch: left_alone(site, batch, before.of(batch)))
 
 
-@fault(
-    "attention-left-alone",
-    QWEN3,
-    "loss",
-    "Megatron-LM #5215; `a2a+p2p` without sizes, which switched CP off",
-)
-def attention_keeps_group_of_one(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM #5215; `a2a+p2p` without sizes, which switched CP off")
+def attention_left_alone(site: Site) -> Patch:
     """After a microbatch on one rank attention stays there: each rank attends to its own rows."""
     return _keeps_group_of_one(site, Attention)
 
 
 @fault(
-    "mamba-left-alone",
-    NEMOTRON,
-    "loss",
-    "dev's `MambaMixer.forward` switches its group and back (Megatron-LM #2000)",
+    NEMOTRON, "loss", "dev's `MambaMixer.forward` switches its group and back (Megatron-LM #2000)"
 )
-def mamba_keeps_group_of_one(site: Site) -> Patch:
+def mamba_left_alone(site: Site) -> Patch:
     """After a microbatch on one rank Mamba keeps that group for the next, shared one."""
     return _keeps_group_of_one(site, Mamba)
 
 
-@fault("mamba-zigzag-not-undone", NEMOTRON, "loss", "Automodel #1441")
-def mamba_takes_rows_as_they_arrive(site: Site) -> Patch:
+@fault(NEMOTRON, "loss", "Automodel #1441")
+def mamba_zigzag_not_undone(site: Site) -> Patch:
     """Mamba scans rows in the order of the ranks, not of the sequence."""
     return seen_by(Mamba, lambda batch: replace(batch, partition="contiguous"))
 
 
-@fault("mamba-state-not-reset", NEMOTRON, "loss")
-def mamba_goes_on_over_borders(site: Site) -> Patch:
+@fault(NEMOTRON, "loss")
+def mamba_state_not_reset(site: Site) -> Patch:
     """State and convolution run on over the borders of packed sequences."""
     return _changed(model_batch, "row_segments", lambda segments: segments.clamp(PADDING, 0))
 
 
-@fault(
-    "single-group-for-two-levels",
-    "qwen3, CP 2 as two levels",
-    "refusal",
-    "dev hands TE a single group under Dynamic CP",
-)
-def one_group_for_two_levels(site: Site) -> Patch:
+@fault("qwen3, CP 2 as two levels", "refusal", "dev hands TE a single group under Dynamic CP")
+def single_group_for_two_levels(site: Site) -> Patch:
     """`a2a+p2p` is handed the dynamic group as one, not its two levels."""
     return mock.patch.object(ContextParallelGroup, "of_type", lambda self, comm_type: self.flat)
 
 
 @fault(
-    "ring-hop-reversed",
     "qwen3, CP 3, sizes 3 and 1 in turn",
     "loss",
     "TE's `AttnFuncWithCPAndKVP2P` computes its peers from the ranks it is handed",
 )
-def ring_in_the_other_order(site: Site) -> Patch:
+def ring_hop_reversed(site: Site) -> Patch:
     """The ring's masks are for the other direction: block and mask belong to different ranks."""
 
     def change(table: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -394,13 +380,8 @@ def ring_in_the_other_order(site: Site) -> Patch:
     return _changed(attention_plan, "step_table", change)
 
 
-@fault(
-    "ring-gradients-lost",
-    QWEN3,
-    "gradient norm",
-    "TransformerEngine #1557, Megatron-LM #1464, #1465",
-)
-def ring_loses_gradients(site: Site) -> Patch:
+@fault(QWEN3, "gradient norm", "TransformerEngine #1557, Megatron-LM #1464, #1465")
+def ring_gradients_lost(site: Site) -> Patch:
     """In the ring's backward a block brings home the last rank's gradient only."""
 
     def add(self: Any, gradient: torch.Tensor) -> None:
@@ -414,10 +395,8 @@ def ring_loses_gradients(site: Site) -> Patch:
     return mock.patch.object(blocks._RingSink, "add", add)
 
 
-@fault(
-    "padding-undefined", QWEN3, "gradient norm", "TransformerEngine #2898 with Megatron-LM #4359"
-)
-def padding_left_undefined(site: Site) -> Patch:
+@fault(QWEN3, "gradient norm", "TransformerEngine #2898 with Megatron-LM #4359")
+def padding_undefined(site: Site) -> Patch:
     """Attention leaves rows of padding undefined (NaN)."""
     attend = attention.attend
 
@@ -428,24 +407,14 @@ def padding_left_undefined(site: Site) -> Patch:
     return mock.patch.object(attention, "attend", changed)
 
 
-@fault(
-    "router-loss-not-reduced",
-    MOONLIGHT,
-    "loss",
-    "dev's `TopKRouter._get_aux_loss_groups`, which takes the dynamic group",
-)
-def router_counts_own_rows(site: Site) -> Patch:
+@fault(MOONLIGHT, "loss", "dev's `TopKRouter._get_aux_loss_groups`, which takes the dynamic group")
+def router_loss_not_reduced(site: Site) -> Patch:
     """The router's balance loss counts the choices of a rank's own rows alone."""
     return mock.patch.object(moe, "counting_groups", lambda batch, tensor_parallel: ())
 
 
-@fault(
-    "router-loss-static-group",
-    MOONLIGHT,
-    "loss",
-    "releases, whose router knows the static group alone",
-)
-def router_counts_over_domain(site: Site) -> Patch:
+@fault(MOONLIGHT, "loss", "releases, whose router knows the static group alone")
+def router_loss_static_group(site: Site) -> Patch:
     """The router's balance loss counts over the static group, whose ranks hold other sequences."""
     call = moe.balance_loss
 
@@ -457,8 +426,8 @@ def router_counts_over_domain(site: Site) -> Patch:
     return mock.patch.object(moe, "balance_loss", changed)
 
 
-@fault("router-loss-counts-padding", MOONLIGHT, "loss")
-def router_counts_padding(site: Site) -> Patch:
+@fault(MOONLIGHT, "loss")
+def router_loss_counts_padding(site: Site) -> Patch:
     """Rows of padding count in the router's balance loss."""
     call = moe.balance_loss
 
@@ -471,19 +440,14 @@ def router_counts_padding(site: Site) -> Patch:
 # Data: what a microbatch says of its rows, its labels and its totals is not so
 
 
-@fault("labels-cross-sequences", QWEN3, "loss")
-def labels_over_sequences(site: Site) -> Patch:
+@fault(QWEN3, "loss")
+def labels_cross_sequences(site: Site) -> Patch:
     """The label of a sequence's last token is the first token of the next in the pack."""
     return _shifted_over_the_pack(site, range(1))
 
 
-@fault(
-    "mtp-crosses-sequences",
-    QWEN3,
-    "loss",
-    "Megatron-LM's `roll_tensor`, which shifts packed sequences one by one",
-)
-def mtp_labels_over_sequences(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM's `roll_tensor`, which shifts packed sequences one by one")
+def mtp_crosses_sequences(site: Site) -> Patch:
     """The labels of multi-token prediction are shifted over the borders of packed sequences."""
     return _shifted_over_the_pack(site, range(1, 1 + site.mtp))
 
@@ -514,13 +478,8 @@ def _fill_ends(batch: PackedBatch, documents: Sequence[Any], depth: int) -> None
             labels[row] = int(documents[entry + 1][behind])
 
 
-@fault(
-    "mtp-stops-at-chunks",
-    QWEN3,
-    "loss",
-    "Megatron-LM's `roll_tensor`, which exchanges borders with CP neighbours",
-)
-def mtp_labels_within_own_rows(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM's `roll_tensor`, which exchanges borders with CP neighbours")
+def mtp_stops_at_chunks(site: Site) -> Patch:
     """The labels of multi-token prediction are shifted inside a rank's own rows."""
 
     def change(step: StepPlan, batches: list[PackedBatch]) -> list[PackedBatch]:
@@ -543,13 +502,8 @@ def _roll(batch: PackedBatch, depth: int) -> None:
     labels.copy_(torch.where((labels != IGNORED) & same, rolled, IGNORED))
 
 
-@fault(
-    "stale-cu-seqlens",
-    QWEN3,
-    "refusal",
-    "Megatron-LM #6816: sub-samples reach `get_batch` without `cu_seqlens`",
-)
-def stale_borders(site: Site) -> Patch:
+@fault(QWEN3, "refusal", "Megatron-LM #6816: sub-samples reach `get_batch` without `cu_seqlens`")
+def stale_cu_seqlens(site: Site) -> Patch:
     """A microbatch comes with the `cu_seqlens` of the one before."""
 
     def change(step: StepPlan, batches: list[PackedBatch]) -> list[PackedBatch]:
@@ -560,12 +514,9 @@ def stale_borders(site: Site) -> Patch:
 
 
 @fault(
-    "stale-cu-seqlens-that-fit",
-    QWEN3,
-    "loss",
-    "a CUDA graph replayed with the `cu_seqlens` of its capture (Megatron-LM #3869)",
+    QWEN3, "loss", "a CUDA graph replayed with the `cu_seqlens` of its capture (Megatron-LM #3869)"
 )
-def stale_borders_that_fit(site: Site) -> Patch:
+def stale_cu_seqlens_that_fit(site: Site) -> Patch:
     """The same in a buffer of fixed size, where the numbers of rows agree."""
 
     def change(step: StepPlan, batches: list[PackedBatch]) -> list[PackedBatch]:
@@ -592,7 +543,7 @@ def _fitted(stale: PackedSequences, wanted: PackedSequences, multiple: int) -> P
     return pack_of(real, rows)
 
 
-@fault("mean-of-microbatches", QWEN3, "loss", "Megatron-LM #906, #673")
+@fault(QWEN3, "loss", "Megatron-LM #906, #673")
 def mean_of_microbatches(site: Site) -> Patch:
     """Each microbatch's loss is a mean over its own tokens, and these are averaged."""
 
@@ -612,8 +563,8 @@ def _averaged(batch: PackedBatch, microbatches: int, ranks: int) -> PackedBatch:
     return replace(batch, totals=Totals(tokens, tuple(predictions)))
 
 
-@fault("padding-in-denominator", QWEN3, "loss", "Megatron-LM #906, #673")
-def padding_in_the_denominator(site: Site) -> Patch:
+@fault(QWEN3, "loss", "Megatron-LM #906, #673")
+def padding_in_denominator(site: Site) -> Patch:
     """Rows of padding count in what the loss is divided by."""
 
     def changed(step: StepPlan, depths: int) -> Totals:
@@ -625,8 +576,8 @@ def padding_in_the_denominator(site: Site) -> Patch:
 # Sums: something is added up too often, not at all, or divided
 
 
-@fault("gradients-summed-twice", QWEN3, "gradient norm")
-def summed_twice(site: Site) -> Patch:
+@fault(QWEN3, "gradient norm")
+def gradients_summed_twice(site: Site) -> Patch:
     """Gradients are summed over the domain twice."""
 
     def again(parameters: Parameters, groups: ReductionGroups) -> None:
@@ -635,8 +586,8 @@ def summed_twice(site: Site) -> Patch:
     return reduced(after=again)
 
 
-@fault("gradients-averaged", QWEN3, "gradient norm", "Megatron-LM #906, #673")
-def mean_over_domain(site: Site) -> Patch:
+@fault(QWEN3, "gradient norm", "Megatron-LM #906, #673")
+def gradients_averaged(site: Site) -> Patch:
     """Gradients are averaged over the domain, though each loss is a share of one sum."""
 
     def divide(parameters: Parameters, groups: ReductionGroups) -> None:
@@ -646,8 +597,8 @@ def mean_over_domain(site: Site) -> Patch:
     return reduced(after=divide)
 
 
-@fault("gradients-not-summed", QWEN3, "gradient norm")
-def own_gradients_only(site: Site) -> Patch:
+@fault(QWEN3, "gradient norm")
+def gradients_not_summed(site: Site) -> Patch:
     """Gradients are not summed over the domain."""
     return mock.patch.object(gradients, "sum_in_place", lambda tensors, group: None)
 
@@ -656,26 +607,26 @@ def _of_kind(parameters: Parameters, **fields: Any) -> Parameters:
     return tuple(replace(p, kind=replace(p.kind, **fields)) for p in parameters)
 
 
-@fault("partial-gradients-not-summed", "qwen3, TP 2", "gradient norm")
-def partial_not_summed(site: Site) -> Patch:
+@fault("qwen3, TP 2", "gradient norm")
+def partial_gradients_not_summed(site: Site) -> Patch:
     """Gradients of norms are not summed over TP under sequence parallelism."""
     return reduced(lambda parameters: _of_kind(parameters, partial_over_tensor_parallel=False))
 
 
-@fault("norm-counts-copies", "qwen3, TP 2", "gradient norm")
+@fault("qwen3, TP 2", "gradient norm")
 def norm_counts_copies(site: Site) -> Patch:
     """The gradient norm counts replicated parameters once for each copy."""
     return mock.patch.object(gradients, "_counts", lambda parameter, groups: True)
 
 
-@fault("tied-embedding-not-summed", "qwen3, PP 2", "gradient norm")
-def shared_not_summed(site: Site) -> Patch:
+@fault("qwen3, PP 2", "gradient norm")
+def tied_embedding_not_summed(site: Site) -> Patch:
     """The gradients of the tied embedding are not summed over first and last stage."""
     return reduced(lambda parameters: _of_kind(parameters, shared=False))
 
 
-@fault("fsdp-averages", "qwen3, FSDP2 on 2", "gradient norm", "Megatron-LM #906, #673")
-def fsdp_takes_the_mean(site: Site) -> Patch:
+@fault("qwen3, FSDP2 on 2", "gradient norm", "Megatron-LM #906, #673")
+def fsdp_averages(site: Site) -> Patch:
     """FSDP2 averages gradients over the domain, as it does by default."""
     return mock.patch.object(sharded, "_sum_gradients")
 
@@ -683,8 +634,8 @@ def fsdp_takes_the_mean(site: Site) -> Patch:
 # Runs: pipelines, ranks, plans, evaluations and checkpoints
 
 
-@fault("stage-one-microbatch-behind", "qwen3, PP 2", "loss")
-def stage_is_one_behind(site: Site) -> Patch:
+@fault("qwen3, PP 2", "loss")
+def stage_one_microbatch_behind(site: Site) -> Patch:
     """The last pipeline stage takes the metadata and labels of the microbatch before."""
     batch = pipeline.StepState.batch
     late = site.layout.coordinate("pp", site.rank.rank) == 1
@@ -695,26 +646,21 @@ def stage_is_one_behind(site: Site) -> Patch:
     return mock.patch.object(pipeline.StepState, "batch", changed)
 
 
-@fault("stage-stops-early", "qwen3, PP 2", "hang", "EasyR1 #11012, verl #6555, #1617")
-def last_stage_stops_early(site: Site) -> Patch:
+@fault("qwen3, PP 2", "hang", "EasyR1 #11012, verl #6555, #1617")
+def stage_stops_early(site: Site) -> Patch:
     """The last pipeline stage has one microbatch less than the first."""
     last = site.layout.coordinate("pp", site.rank.rank) == site.layout.pp - 1
     return run_with(lambda batches: batches[:-1] if last else batches)
 
 
-@fault(
-    "dummy-skipped",
-    "qwen3, FSDP2 on 2, a dummy in each step",
-    "hang",
-    "EasyR1 #11012, verl #6555, #1617",
-)
-def dummies_are_skipped(site: Site) -> Patch:
+@fault("qwen3, FSDP2 on 2, a dummy in each step", "hang", "EasyR1 #11012, verl #6555, #1617")
+def dummy_skipped(site: Site) -> Patch:
     """A rank whose group is a dummy skips the microbatch."""
     return run_with(lambda batches: [batch for batch in batches if batch.real.any()])
 
 
-@fault("plan-of-another-seed", QWEN3, "plan agreement")
-def other_seed_on_one_rank(site: Site) -> Patch:
+@fault(QWEN3, "plan agreement")
+def plan_of_another_seed(site: Site) -> Patch:
     """One rank draws its samples with another seed."""
 
     def change(parts: Assembly) -> Assembly:
@@ -728,7 +674,7 @@ def _with_microbatches(step: StepPlan, microbatches: Sequence[Microbatch]) -> St
     return replace(step, plan=replace(step.plan, microbatches=tuple(microbatches)))
 
 
-@fault("sequence-lost", QWEN3, "plan validator", "dev asserts it (`set_gbs length:`)")
+@fault(QWEN3, "plan validator", "dev asserts it (`set_gbs length:`)")
 def sequence_lost(site: Site) -> Patch:
     """The plan leaves a sequence out."""
 
@@ -743,7 +689,6 @@ def sequence_lost(site: Site) -> Patch:
 
 
 @fault(
-    "unaligned-group",
     "plans for CP 4, sizes 2 and 1 in turn",
     "plan validator",
     "`BalancedCPScheduler` of 0.16.1: 278 of 229,748 random cases",
@@ -766,23 +711,21 @@ def unaligned_group(site: Site) -> Patch:
 
 
 @fault(
-    "microbatches-not-in-rounds",
     "plans for PP 2 x VPP 2",
     "plan validator",
     "dev's `align_sample_id_groups`, Megatron-LM; verl #1617",
 )
-def no_whole_rounds(site: Site) -> Patch:
+def microbatches_not_in_rounds(site: Site) -> Patch:
     """The number of microbatches is no multiple of what interleaved 1F1B needs."""
     return mock.patch.object(Schedule, "microbatch_multiple", 1)
 
 
 @fault(
-    "evaluation-keeps-training-group",
     "qwen3, CP 2, evaluated after step 2",
     "evaluation",
     "Megatron-LM #7144, #3791: evaluation iterators",
 )
-def evaluation_keeps_group_of_one(site: Site) -> Patch:
+def evaluation_keeps_training_group(site: Site) -> Patch:
     """Evaluation runs on the group that the last training microbatch left (one rank)."""
 
     def change(batches: list[PackedBatch]) -> list[PackedBatch]:
@@ -791,15 +734,15 @@ def evaluation_keeps_group_of_one(site: Site) -> Patch:
     return _runner_with("evaluate", change)
 
 
-@fault("checkpoint-without-optimiser", "qwen3, CP 2, resumed after step 1", "checkpoint")
-def optimiser_not_saved(site: Site) -> Patch:
+@fault("qwen3, CP 2, resumed after step 1", "checkpoint")
+def checkpoint_without_optimiser(site: Site) -> Patch:
     """A checkpoint holds parameters without the optimiser's state."""
     return mock.patch.object(checkpoint, "_moments", lambda optimiser, parameter: {})
 
 
-@fault("checkpoint-without-sampler", "qwen3, CP 2, resumed after step 1", "checkpoint")
+@fault("qwen3, CP 2, resumed after step 1", "checkpoint")
 @contextmanager
-def sampler_starts_again(site: Site) -> Iterator[None]:
+def checkpoint_without_sampler(site: Site) -> Iterator[None]:
     """A resumed run begins again with the first samples."""
     load, indices, begun = checkpoint.load, Sampler.indices, [0]
 

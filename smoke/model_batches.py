@@ -27,9 +27,6 @@ from ringproof.reference.topology.dynamic import ContextParallelGroup
 Tokens = Sequence[Sequence[int]]
 LENGTHS = (13, 1, 32, 7)
 """Sequences of one token, with chunks of padding, and longer ones."""
-CAPACITY = Capacity(rows=128, entries=7)
-PACKS = ((13, 1, 32, 7), (48, 5))
-"""Lengths of two packs; both leave a tail."""
 
 
 def random_sequences(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checks.training.steps import check_batches, foreign_rows
-from ringproof.cluster import CaseOutcome, Cluster
+from ringproof.cluster import CaseOutcome, Cluster, RankContext
 from ringproof.errors import InputError
+from ringproof.reference.attention.communicator import Traffic
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.topology.context import parallel_context
+from ringproof.reference.topology.dynamic import dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.data import Tokens
-from ringproof.reference.training.schedules import Schedule, StepPlan
-from smoke import routing_cases
+from ringproof.reference.training.agreement import check_agreement
+from ringproof.reference.training.data import Documents, Sampler, Tokens, read_data
+from ringproof.reference.training.routing import TokenNeeds, owned_documents, route_batches
+from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
 
+BATCH = 12
 STEPS = 2
 SCHEDULES = [
     pytest.param({"name": "padded", "cp_size": 2}, id="padded"),
@@ -25,6 +34,76 @@ SCHEDULES = [
 ]
 
 
+def planned(schedule: Schedule, *, seed: int, step: int) -> tuple[Documents, StepPlan]:
+    """A step of the synthetic language, as a trainer plans it."""
+    documents = read_data("synthetic:documents=200,mean=40", longest=160).training
+    sampler = Sampler(seed=seed, global_batch=BATCH, documents=len(documents.lengths))
+    indices = sampler.indices(step)
+    return documents, plan_step(documents.lengths[indices], schedule, documents=indices)
+
+
+def arrived(batch: PackedBatch) -> SimpleNamespace:
+    """A microbatch as a rank got it, on the CPU and without its group."""
+    names = ("positions", "entries", "real", "tokens", "future")
+    tensors = {name: getattr(batch, name) for name in names}
+    moved = {name: None if one is None else one.cpu() for name, one in tensors.items()}
+    return SimpleNamespace(size=batch.group.size, rows=batch.rows, **moved)
+
+
+def raised(document: Tokens, above: int) -> Tokens:
+    """A document of bytes with larger token ids."""
+    return (document.astype(np.int64) + above).astype(np.min_scalar_type(255 + above))
+
+
+def route_steps(
+    rank: RankContext,
+    *,
+    layout: RankLayout,
+    schedule: Schedule,
+    depths: int,
+    steps: int,
+    liar: int | None = None,
+    above: int = 0,
+) -> list[dict[str, Any]]:
+    """Route some steps: what this rank got, and what it sent.
+
+    ``liar`` is a rank that sends its documents backwards; ``above`` is added to every token id.
+    """
+    stage = layout.coordinate("pp", rank.rank)
+    needs = TokenNeeds(
+        depths=depths, embeds=stage == 0, predicts=stage == layout.pp - 1, device=rank.device,
+        ids=np.min_scalar_type(255 + above),
+    )  # fmt: skip
+    found = []
+    with (
+        parallel_context(layout) as context,
+        dynamic_groups(context, schedule.sizes, comm_type="p2p", ranks_per_node=8) as groups,
+    ):
+        for number in range(steps):
+            documents, step = planned(schedule, seed=5, step=number)
+            owned = owned_documents(documents, step, groups.domain_rank)
+            owned = {sequence: raised(text, above) for sequence, text in owned.items()}
+            if rank.rank == liar:
+                owned = {sequence: text[::-1].copy() for sequence, text in owned.items()}
+            traffic = Traffic()
+            batches = route_batches(step, owned, groups, needs, traffic=traffic)
+            operations = {name: dict(kinds) for name, kinds in traffic.operations.items()}
+            found.append(
+                {
+                    "batches": [arrived(batch) for batch in batches],
+                    "operations": operations,
+                    "bytes": sum(traffic.bytes_sent.values()),
+                }
+            )
+    return found
+
+
+def disagree(rank: RankContext, *, schedule: Schedule, different: Sequence[int]) -> None:
+    """Some ranks have another seed."""
+    _, step = planned(schedule, seed=int(rank.rank in different), step=7)
+    check_agreement(plan_digest(step), what="plan of step 7")
+
+
 def schedule(ranks: int, fields: dict[str, Any]) -> Schedule:
     return Schedule(ranks=ranks, max_tokens_per_rank=160, **fields)
 
@@ -33,7 +112,7 @@ def routed(
     cluster: Cluster, layout: RankLayout, how: Schedule, *, depths: int = 1, **fields: Any
 ) -> CaseOutcome:
     return cluster.run(
-        routing_cases.route_steps,
+        route_steps,
         world_size=layout.world_size,
         layout=layout,
         schedule=how,
@@ -45,7 +124,7 @@ def routed(
 
 def expected(how: Schedule, number: int) -> tuple[StepPlan, list[Tokens]]:
     """The step as this process plans it, and its documents."""
-    documents, step = routing_cases.planned(how, seed=5, step=number)
+    documents, step = planned(how, seed=5, step=number)
     return step, [documents.read(document) for document in step.documents]
 
 
@@ -82,7 +161,7 @@ def test_token_ids_of_a_large_vocabulary_travel(cluster: Cluster) -> None:
     above, how = 150_000, schedule(2, {"name": "packed", "cp_size": 2})
     outcome = routed(cluster, RankLayout(cp=2), how, above=above)
     step, documents = expected(how, 0)
-    larger = [routing_cases.raised(document, above) for document in documents]
+    larger = [raised(document, above) for document in documents]
     check_batches(step, larger, [value[0]["batches"] for value in outcome.values])
 
 
@@ -135,10 +214,10 @@ def test_ranks_that_disagree_about_the_plan_are_named(
     how = schedule(5, {"name": "packed"})
     run = {"world_size": 5, "schedule": how, "different": different}
     if named is None:
-        cluster.run(routing_cases.disagree, **run)
+        cluster.run(disagree, **run)
         return
     with pytest.raises(InputError) as refusal:
-        cluster.run(routing_cases.disagree, **run)
+        cluster.run(disagree, **run)
     others = 5 - len(different)
     said = f"plan of step 7: {named} made another than the other {others} ranks"
     assert str(refusal.value).startswith(said)

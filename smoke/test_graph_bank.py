@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,9 +30,9 @@ from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
+from smoke import trials
 from smoke.conftest import needs_gpu
-from smoke.graph_training import Trained, trained
-from smoke.training_matrix import ONE_RANK, Series, Spread, options_of
+from smoke.training_matrix import ONE_RANK, Series, Spread, Trace, options_of
 
 pytestmark = pytest.mark.timeout(2000)
 
@@ -91,24 +92,24 @@ class Ranks:
 
     def train(
         self, preset: str, spread: Spread, graphs: GraphOptions, *, stale: bool = False
-    ) -> Trained:
+    ) -> Trace:
         """A training of two steps; all ranks come to the same."""
         options = options_of(preset, spread, steps=2, graphs=graphs)
         control = "stale" if stale else ""
         outcome = self.cluster.run(
-            trained, world_size=spread.ranks, options=options, control=control
+            trials.train, world_size=spread.ranks, options=options, control=control
         )
-        found: Trained = outcome.values[0]
-        assert all(value.series == found.series for value in outcome.values)
+        found: Trace = outcome.values[0]
+        assert all(value.steps == found.steps for value in outcome.values)
         return found
 
     def check_equal(self, preset: str, spread: Spread, graphs: GraphOptions) -> None:
         """Loss and gradient norm of every step are the same bits; every CP size was replayed."""
         expected = self.train(preset, spread, STATIC)
         found = self.train(preset, spread, graphs)
-        assert len(found.series) == 2
-        assert all(math.isfinite(value) for step in found.series for value in step)
-        assert found.series == expected.series
+        assert len(found.steps) == 2
+        assert all(math.isfinite(value) for step in found.steps for value in step)
+        assert found.steps == expected.steps
         assert (expected.replays, found.eager) == ({}, 0)
         assert min(found.replays.values()) > 0, "a CP size was never replayed"
         assert found.replays.keys() >= set(spread.batch.get("forced_sizes", ()))
@@ -137,10 +138,20 @@ def test_transformer_engine_captures_the_same(spread: Spread, gpu_cluster: Clust
 
 
 @slow
-def test_packs_of_capacity_are_the_packs(ranks: Ranks) -> None:
+@pytest.mark.parametrize(
+    ("preset", "spread"),
+    [
+        *(("qwen3-tiny", replace(FOUR, parallel={"comm_type": c})) for c in ("p2p", "all_gather")),
+        ("qwen3-tiny", replace(FOUR, parallel={"comm_type": "a2a"}, batch={"schedule": "packed"})),
+        ("qwen3-tiny", replace(FOUR, parallel={"comm_type": "a2a+p2p", "ranks_per_node": 2})),
+        ("moonlight-tiny", TP2),
+        ("nemotron-h-tiny", FOUR),
+    ],
+)
+def test_packs_of_capacity_are_the_packs(ranks: Ranks, preset: str, spread: Spread) -> None:
     """What both sides above compute is what a run without capacity does, up to rounding."""
-    static = ranks.train("qwen3-tiny", FOUR, STATIC).series
-    off = ranks.train("qwen3-tiny", FOUR, GraphOptions()).series
+    static = ranks.train(preset, spread, STATIC).steps
+    off = ranks.train(preset, spread, GraphOptions()).steps
     assert [*static[0], *static[1]] == pytest.approx([*off[0], *off[1]], rel=1e-10)
 
 
@@ -149,7 +160,7 @@ def test_stale_metadata_are_seen(ranks: Ranks, spread: Spread) -> None:
     """Negative control: each replay computes the empty pack of the capture."""
     expected = ranks.train("qwen3-tiny", spread, STATIC)
     found = ranks.train("qwen3-tiny", spread, ranks.bank, stale=True)
-    assert found.series[0] != expected.series[0]
+    assert found.steps[0] != expected.steps[0]
 
 
 @pytest.mark.parametrize("spread", [TWO, pytest.param(FOUR, marks=slow)])
@@ -157,15 +168,15 @@ def test_what_does_not_fit_is_eager_and_counted(ranks: Ranks, spread: Spread) ->
     small = {"graph_sequences": 2, "graphs_overflow": "eager"}
     found = ranks.train("qwen3-tiny", spread, replace(ranks.bank, **small))
     static = ranks.train("qwen3-tiny", spread, replace(STATIC, **small))
-    assert found.series == static.series
+    assert found.steps == static.steps
     assert found.eager > 0
     assert sum(found.replays.values()) > 0
 
 
 @slow
 def test_what_does_not_fit_is_refused_by_all_ranks(ranks: Ranks) -> None:
-    with pytest.raises(InputError, match=r"graph_sequences: a pack of CP size \d has \d entries"):
-        ranks.train("qwen3-tiny", FOUR, replace(ranks.bank, graph_sequences=1))
+    found = ranks.train("qwen3-tiny", FOUR, replace(ranks.bank, graph_sequences=1))
+    assert re.match(r"graph_sequences: a pack of CP size \d has \d entries", found.refused[1])
 
 
 def refused_then_eager(rank: RankContext, *, options: TrainOptions) -> tuple[str, Series]:
@@ -188,7 +199,7 @@ def refused_then_eager(rank: RankContext, *, options: TrainOptions) -> tuple[str
             lambda record: None,
             backend=choose_backend(options.graphs.graph_backend, rank.device),
         )
-    return str(refusal.value), trained(rank, options=replace(options, graphs=STATIC)).series
+    return str(refusal.value), trials.train(rank, options=replace(options, graphs=STATIC)).steps
 
 
 def test_a_capture_that_one_stage_cannot_make_is_refused_by_all(ranks: Ranks) -> None:
@@ -198,7 +209,7 @@ def test_a_capture_that_one_stage_cannot_make_is_refused_by_all(ranks: Ranks) ->
     expected = ranks.train("qwen3-tiny", STAGES, STATIC)
     for said, series in outcome.values:
         assert "layers.2, slot 0, CP size 1, forward" in said
-        assert series == expected.series
+        assert series == expected.steps
 
 
 @dataclass(frozen=True)
@@ -255,10 +266,10 @@ def test_a_reset_gives_the_memory_back(spread: Spread, ranks: Ranks) -> None:
             assert empty - without < REMAINDER * (full - without)
 
 
-def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
+def pretended(rank: RankContext, *, options: TrainOptions) -> Trace:
     """Train where no tensor of the host may meet one of a GPU; graphs are the tape's."""
     with PretendedGpu():
-        return trained(replace(rank, device=GPU), options=options, backend=TapeBackend())
+        return trials.train(replace(rank, device=GPU), options=options, backend=TapeBackend())
 
 
 @pytest.mark.parametrize(

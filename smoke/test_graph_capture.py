@@ -180,24 +180,6 @@ def host_waits(rank: RankContext) -> str:
     return "captured"
 
 
-def functional_collectives(rank: RankContext) -> Verdict:
-    """DTensor's communication, which goes through collectives that return tensors."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
-
-    mesh = init_device_mesh(rank.device.type, (rank.world_size,))
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        cut = DTensor.from_local(x, mesh, [Shard(0)])
-        whole = (cut * 2).redistribute(mesh, [Replicate()])
-        return (whole.sum(0) + whole).to_local()
-
-    backend = choose_backend("auto", rank.device)
-    static = tensor(2, 3, grad=True).to(rank.device).detach().requires_grad_()
-    (graphed,) = backend.capture([Capture(name="mesh", function=function, inputs=(static,))])
-    given = [tensor(2, 3, seed=5 + rank.rank).to(rank.device).requires_grad_()]
-    return {"replay": _same(graphed, function, given)}
-
-
 def _same(left: Callable[..., Any], right: Callable[..., Any], given: list[torch.Tensor]) -> bool:
     return equal(results(left, given), results(right, given))
 
@@ -253,11 +235,6 @@ def test_layer_on_a_gpu(name: str, tp: int, size: int, slots: int, gpu_cluster: 
 def test_transfers_in_flight(world_size: int, either_cluster: Cluster) -> None:
     outcome = either_cluster.run(transfers_by_hand, world_size=world_size)
     assert outcome.values == ({"replay": True},) * world_size
-
-
-def test_functional_collectives(cluster: Cluster) -> None:
-    outcome = cluster.run(functional_collectives, world_size=2)
-    assert outcome.values == ({"replay": True},) * 2
 
 
 def test_a_barrier_is_refused(cpu_cluster: Cluster) -> None:

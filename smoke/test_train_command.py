@@ -62,15 +62,6 @@ def test_ranks_are_started_and_say_the_same_as_torchruns(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_another_seed_is_another_run(train: Command, tmp_path: Path) -> None:
-    """Negative control of the comparison above and of the log."""
-    logs = [str(tmp_path / f"{seed}.jsonl") for seed in (0, 1)]
-    for seed, log in enumerate(logs):
-        assert train("--steps", "2", "--seed", str(seed), "--log", log)[0] == 0
-    assert ringproof("logs", "parity", *logs, "--tol", "1e-3").returncode == 1
-
-
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_last_bit(train: Command, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     common = ("--cp", "2", "--evaluate-every", "2", "--steps", "4")

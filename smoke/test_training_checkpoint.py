@@ -15,22 +15,21 @@ import pytest
 import torch
 
 from ringproof.cluster import Cluster, RankContext, RankFailure
-from ringproof.errors import InputError
-from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import checkpoint
-from ringproof.reference.training.assembly import Assembly, assembly
-from smoke.training_steps import Run, step, whole
+from ringproof.reference.training.assembly import Assembly
+from ringproof.reference.training.options import KeepingOptions, TrainOptions
+from smoke import trials
+from smoke.training_matrix import ONE_RANK, SPREADS, Spread, Trace, options_of
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
 
-DP2 = Run(layout=RankLayout(dp=2))
-RUNS = {
+DP2 = SPREADS["DP 2"]
+EIGHT = Spread({"pp": 2, "tp": 2, "cp": 2}, {"vpp": 2, "fully_sharded": True})
+SPREAD = {
     "replicated": DP2,
-    "fsdp": replace(DP2, sharded=True),
-    "pp2": Run(layout=RankLayout(pp=2)),
-    "fsdp-pp2-vpp2-tp2-cp2": Run(
-        layout=RankLayout(pp=2, tp=2, cp=2), vpp=2, sharded=True, mtp=1, dtype="float32"
-    ),
+    "fsdp": SPREADS["FSDP2 on 2"],
+    "pp2": SPREADS["PP 2"],
+    "fsdp-pp2-vpp2-tp2-cp2 in float32": replace(EIGHT, model={"mtp": 1, "dtype": "float32"}),
 }
 # Function that is replaced by SIGKILL, and on which rank.
 KILLED = {
@@ -40,20 +39,11 @@ KILLED = {
 }
 
 
-def resume(
-    rank: RankContext, *, run: Run, folder: str, until: int, save_at: int, load: bool
-) -> dict[str, Any]:
-    """Train up to a step; save before one of them, or start from the newest checkpoint."""
-    torch.manual_seed(rank.rank)
-    with _broken(rank, run.fault), assembly(run.options, rank.device) as parts:
-        start = checkpoint.load(Path(folder), parts) if load else 0
-        steps = []
-        for index in range(start, until):
-            if index == save_at:
-                checkpoint.save(Path(folder), parts, index)
-            done = step(run, parts, index)
-            steps.append((done["losses"], done["norms"], torch.rand(1).item()))
-        return {"start": start, "steps": steps, "parameters": whole(parts)}
+def run(rank: RankContext, *, options: TrainOptions, fault: str) -> Trace:
+    """Train. A resumed run starts with another random state than it has to continue with."""
+    torch.manual_seed(rank.rank + 100 * options.keeping.resume)
+    with _broken(rank, fault):
+        return trials.train(rank, options=options)
 
 
 @contextmanager
@@ -68,108 +58,95 @@ def _broken(rank: RankContext, fault: str) -> Iterator[None]:
             for key, value in tensors(parts).items()
         }
 
+    change: Any = mock.patch.object(checkpoint, "_tensors", forgetful)
     if fault == "forget random":
         change = mock.patch.object(checkpoint, "_set_random_state")
-    elif kind == "forget":
-        change = mock.patch.object(checkpoint, "_tensors", forgetful)
     elif kind == "killed" and rank.rank == KILLED[what][2]:
         owner, name, _ = KILLED[what]
         change = mock.patch.object(
             owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         )
-    else:
+    elif kind != "forget":
         yield
         return
     with change:
         yield
 
 
-def go(cluster: Cluster, run: Run, folder: Path, **arguments: Any) -> Any:
-    options = {"until": 6, "save_at": -1, "load": False, **arguments}
-    world = run.layout.world_size
-    return cluster.run(resume, world_size=world, run=run, folder=str(folder), **options).values
+def go(
+    cluster: Cluster, spread: Spread, folder: Path, *, fault: str = "", steps: int = 4, **more: Any
+) -> Trace:
+    """Train with a checkpoint after every second step; what rank 0 measured."""
+    options = options_of("qwen3-tiny", spread, steps=steps)
+    keeping = KeepingOptions(save=str(folder), save_every=2, **more)
+    options = replace(options, keeping=keeping)
+    values = cluster.run(run, world_size=spread.ranks, options=options, fault=fault).values
+    return values[0]
 
 
-def same(ours: Any, theirs: Any) -> bool:
-    """Bitwise, from the fourth step on: losses, norms, random draws; and the parameters."""
-    return all(
-        a["steps"] == b["steps"][3:]
-        and a["parameters"].keys() == b["parameters"].keys()
-        and all(
-            array.tobytes() == b["parameters"][name][1].tobytes()
-            for name, (_, array) in a["parameters"].items()
-        )
-        for a, b in zip(ours, theirs, strict=True)
-    )
+def resume(cluster: Cluster, spread: Spread, folder: Path, fault: str = "") -> Trace:
+    """Go on after the second step, as if the run had ended there."""
+    (folder / "latest").write_text("step-000002\n")
+    return go(cluster, spread, folder, fault=fault, resume=True)
 
 
-@pytest.mark.parametrize("name", RUNS)
+def same(one: Path, other: Path) -> bool:
+    """Whether two checkpoints are the same: parameters, moments, and random states of all ranks."""
+    names = [sorted(path.name for path in folder.glob("*.pt")) for folder in (one, other)]
+    assert names[0] == names[1] != []
+    for name in names[0]:
+        left, right = (torch.load(folder / name) for folder in (one, other))
+        assert left.keys() == right.keys()
+        if not all(torch.equal(left[key], right[key]) for key in left):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", SPREAD)
 def test_resuming_continues_bitwise(cluster: Cluster, name: str, tmp_path: Path) -> None:
-    run = RUNS[name]
-    whole_run = go(cluster, run, tmp_path)
-    go(cluster, run, tmp_path, until=4, save_at=3)
-    resumed = go(cluster, run, tmp_path, load=True)
-    assert [value["start"] for value in resumed] == [3] * run.layout.world_size
-    assert same(resumed, whole_run)
+    whole = go(cluster, SPREAD[name], tmp_path)
+    resumed = resume(cluster, SPREAD[name], tmp_path)
+    assert len(whole.steps) == 4
+    assert resumed.steps == whole.steps[2:]
+    assert same(tmp_path / "step-000004", tmp_path / "step-000004.1")
 
 
 def test_the_proof_notices_what_is_not_restored(cluster: Cluster, tmp_path: Path) -> None:
     """Negative control: a part of the state starts anew."""
-    whole_run = go(cluster, DP2, tmp_path)
-    go(cluster, DP2, tmp_path, until=4, save_at=3)
-    for forgotten in ("exp_avg_sq", "parameter", "step", "random"):
-        resumed = go(cluster, replace(DP2, fault=f"forget {forgotten}"), tmp_path, load=True)
-        assert not same(resumed, whole_run), forgotten
+    go(cluster, DP2, tmp_path)
+    for number, forgotten in enumerate(("exp_avg_sq", "parameter", "step", "random"), 1):
+        resume(cluster, DP2, tmp_path, f"forget {forgotten}")
+        assert not same(tmp_path / "step-000004", tmp_path / f"step-000004.{number}"), forgotten
 
 
 def test_replicated_tensors_are_written_once(cluster: Cluster, tmp_path: Path) -> None:
     """A checkpoint of two domain ranks is as large as that of one, but for random states."""
     sizes = []
-    for dp, folder in ((1, tmp_path / "one"), (2, tmp_path / "two")):
-        go(cluster, Run(layout=RankLayout(dp=dp)), folder, until=1, save_at=0)
+    for spread, folder in ((ONE_RANK, tmp_path / "one"), (DP2, tmp_path / "two")):
+        go(cluster, spread, folder, steps=1)
         sizes.append(sum(file.stat().st_size for file in folder.rglob("*.pt")))
     assert sizes[0] > 1_000_000
     assert sizes[1] < 1.02 * sizes[0]
 
 
-def test_another_layout_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> None:
-    go(cluster, Run(layout=RankLayout(tp=2)), tmp_path, until=1, save_at=0)
-    with pytest.raises(
-        InputError, match=r"^tp: .*was saved with 2, and this run has 1; resume with the same"
-    ):
-        go(cluster, DP2, tmp_path, load=True)
+def test_what_cannot_be_saved_or_resumed_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    go(cluster, SPREADS["TP 2"], tmp_path / "kept", steps=1)
+    (tmp_path / "file").write_text("")
+    said = go(cluster, DP2, tmp_path / "kept", steps=1, resume=True).refused
+    assert said[0] == "tp" and "was saved with 2, and this run has 1; resume with" in said[1]
+    said = go(cluster, DP2, tmp_path / "file", steps=1).refused
+    assert said[0] == "save" and "cannot be written" in said[1]
+    (tmp_path / "kept" / "latest").write_text("../elsewhere")
+    assert go(cluster, DP2, tmp_path / "kept", steps=1, resume=True).refused[0] == "resume"
 
 
 @pytest.mark.parametrize("moment", KILLED)
 def test_a_killed_save_never_counts(cluster: Cluster, tmp_path: Path, moment: str) -> None:
     """Killed in the second save, the run goes on with the first; the next save succeeds."""
-    go(cluster, DP2, tmp_path, until=3, save_at=2)
+    go(cluster, DP2, tmp_path)
     with pytest.raises(RankFailure, match=r"killed|signal|died"):
-        go(cluster, replace(DP2, fault=f"killed {moment}"), tmp_path, load=True, save_at=4)
+        resume(cluster, DP2, tmp_path, f"killed {moment}")
     assert (tmp_path / "latest").read_text().strip() == "step-000002"
-    resumed = go(cluster, DP2, tmp_path, until=5, save_at=4, load=True)
-    assert resumed[0]["start"] == 2
+    assert len(go(cluster, DP2, tmp_path, resume=True).steps) == 2
     assert (tmp_path / "latest").read_text().startswith("step-000004")
     assert not list(tmp_path.glob(".*"))
-
-
-def test_a_damaged_checkpoint_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    go(cluster, DP2, tmp_path, until=1, save_at=0)
-    for file in tmp_path.rglob("*.pt"):
-        file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(InputError, match="is damaged"):
-        go(cluster, DP2, tmp_path, load=True)
-
-
-@pytest.mark.parametrize("content", [None, "../elsewhere", "step-000007"])
-def test_a_wrong_latest_is_refused(cluster: Cluster, tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "latest").write_text(content)
-    with pytest.raises(InputError, match=r"^resume: "):
-        go(cluster, DP2, tmp_path, load=True)
-
-
-def test_an_unwritable_folder_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"^save: .* cannot be written"):
-        go(cluster, DP2, tmp_path / "file", until=1, save_at=0)

@@ -1,7 +1,6 @@
-"""A training in which a rank is killed, raises, hangs or disagrees: stopped, named, nothing left.
+"""``ringproof train`` when a rank fails from outside: it stops, names the rank, leaves nothing.
 
-Through the API with ranks that fail inside an attention layer, and through the command with what
-can happen to a run from outside.
+What is seen of ranks that fail by themselves: ``test_cluster``.
 """
 
 from __future__ import annotations
@@ -12,122 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ringproof.cluster import Cluster, ClusterOptions, RankContext, RankFailure
-from ringproof.errors import InputError
-from ringproof.reference.model.attention import Attention
-from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.training import trainer
-from smoke import cases
-from smoke.faults import seen_by
 from smoke.processes import assert_gone
-from smoke.training_matrix import Spread, Trace, options_of
 
 REPORTED_WITHIN_SECONDS = 15.0
-SILENT_SECONDS = 4.0
-STEPS = 3
-THREE = Spread({"cp": 3}, batch={"cp_sizes": "divisors", "forced_sizes": (3, 1)})
-OPTIONS = options_of("qwen3-tiny", THREE, steps=STEPS)
 COMMAND = (
     sys.executable, "-m", "ringproof", "train", "--preset", "qwen3-tiny", "--cp", "2",
     "--force-cp", "2,1", "--max-length", "64", "--max-tokens-per-rank", "64",
     "--global-batch", "8",
 )  # fmt: skip
 WITHOUT_END = ("--steps", "100000")
-FAILING = "this rank fails now"
-
-
-def train_and_fail(rank: RankContext, *, culprit: int, how: str) -> int:
-    """In the second step one rank is ``killed``, has ``raised``, or has ``hung``; or nothing."""
-    trace = Trace()
-
-    def change(batch: PackedBatch) -> PackedBatch:
-        if rank.rank == culprit and len(trace.steps) == 1:
-            print(FAILING, flush=True)
-            cases.fail(how)
-        return batch
-
-    with seen_by(Attention, change):
-        trainer.train(OPTIONS, rank.device, trace.take)
-    return len(trace.steps)
-
-
-def train_with_another_seed(rank: RankContext, *, culprit: int) -> None:
-    """One rank was started with another seed."""
-    seed = OPTIONS.batch.seed + (rank.rank == culprit)
-    options = replace(OPTIONS, batch=replace(OPTIONS.batch, seed=seed))
-    trainer.train(options, rank.device, lambda record: None)
-
-
-class Ranks:
-    """Three ranks, and when one of them said that it fails."""
-
-    def __init__(self) -> None:
-        self.failed: list[float] = []
-        options = ClusterOptions(timeout_seconds=60, log_sink=self._note)
-        self.cluster = Cluster(3, options)
-
-    def _note(self, rank: int, line: str) -> None:
-        if line == FAILING:
-            self.failed.append(time.monotonic())
-
-    def failure(self, how: str, **limits: Any) -> RankFailure:
-        """Train until rank 1 fails; the report is in time."""
-        with pytest.raises(RankFailure) as caught:
-            self.cluster.run(train_and_fail, culprit=1, how=how, **limits)
-        assert len(self.failed) == 1
-        assert time.monotonic() - self.failed[0] < REPORTED_WITHIN_SECONDS
-        return caught.value
-
-
-@pytest.fixture
-def three() -> Iterator[Ranks]:
-    ranks = Ranks()
-    with ranks.cluster:
-        yield ranks
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"), [("killed", "killed by SIGKILL"), ("raised", "ValueError: the real cause")]
-)
-def test_a_rank_that_fails_in_step_two_is_named(three: Ranks, how: str, reason: str) -> None:
-    before = three.cluster.process_ids
-    failure = three.failure(how)
-    assert failure.rank == 1
-    assert failure.reason == reason
-    assert_gone(before)
-
-
-def test_a_rank_that_hangs_in_step_two_is_named(three: Ranks) -> None:
-    """The same training with nothing wrong ends first, so that silence means what it should."""
-    fine = three.cluster.run(train_and_fail, culprit=1, how="nothing")
-    assert fine.values == (STEPS,) * 3
-    three.failed.clear()
-    before = three.cluster.process_ids
-    failure = three.failure("hung", timeout_seconds=SILENT_SECONDS, renewed_by_output=True)
-    assert failure.rank == 1
-    assert re.search(r"silent for 4 s, at \S+cases.py:\d+ in fail", failure.reason)
-    assert "communicator.py" in failure.others
-    assert_gone(before)
-
-
-@pytest.mark.slow
-def test_a_rank_with_another_seed_is_named(three: Ranks) -> None:
-    started, before = time.monotonic(), three.cluster.process_ids
-    with pytest.raises(InputError) as refusal:
-        three.cluster.run(train_with_another_seed, culprit=1)
-    assert str(refusal.value).startswith("plan of step 1: rank 1 made another than the other 2")
-    assert time.monotonic() - started < 60
-    assert_gone(before)
-    with pytest.raises(AssertionError):
-        assert_gone((os.getpid(),))  # negative control: it does see what is left
 
 
 class Command:

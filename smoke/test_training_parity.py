@@ -1,4 +1,4 @@
-"""Thirty optimiser steps of each kind of training against one rank: a choice of the matrix.
+"""Trainings against one rank: a choice of the matrix for thirty steps, every layout for a few.
 
 Those that take longest are marked slow; the others cover every model and every kind of parallelism.
 The whole matrix (every preset, with and without MTP, in every layout) is recorded by
@@ -7,11 +7,19 @@ The whole matrix (every preset, with and without MTP, in every layout) is record
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
 
 import pytest
+import torch.distributed as dist
 
-from ringproof.cluster import Cluster
+from ringproof.cluster import Cluster, RankContext
+from ringproof.reference.training import pipeline
+from ringproof.reference.training.assembly import assembly
+from ringproof.reference.training.options import KeepingOptions, TrainOptions
+from ringproof.reference.training.trainer import train_step
 from smoke import trials
 from smoke.training_matrix import (
     ONE_RANK,
@@ -19,12 +27,14 @@ from smoke.training_matrix import (
     SPREADS,
     STEPS,
     TOLERANCE,
-    Series,
     Spread,
+    Trace,
     largest_difference,
     options_of,
-    series,
+    relative,
 )
+
+slow = pytest.mark.slow  # left to `make test-slow`
 
 LIMIT_SECONDS = 110.0
 """Of a run; a busy machine needs most of it for thirty steps on eight ranks."""
@@ -32,6 +42,7 @@ GLOBAL_BATCH = 4
 """Sequences of a step: few, since each microbatch costs the same messages however short it is."""
 LEARNT = 0.97
 """Of the first loss, at most, in the end: a model that learns nothing proves nothing."""
+Record = Callable[[str, object], None]
 
 # Preset, MTP depths, layout.
 CHOSEN = (
@@ -54,15 +65,40 @@ class References:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._kept: dict[tuple[str, int], Series] = {}
+        self._kept: dict[tuple[str, int, int], Trace] = {}
 
-    def of(self, preset: str, mtp: int) -> Series:
-        """Loss and gradient norm of each step."""
-        if (preset, mtp) not in self._kept:
-            options = options_of(preset, ONE_RANK, mtp=mtp, global_batch=GLOBAL_BATCH)
-            found = self._cluster.run(series, world_size=1, options=options).values[0]
-            self._kept[preset, mtp] = found
-        return self._kept[preset, mtp]
+    def of(self, preset: str, mtp: int, steps: int = STEPS) -> Trace:
+        """What one rank measures."""
+        key = (preset, mtp, steps)
+        if key not in self._kept:
+            options = run_of(preset, mtp, ONE_RANK, steps)
+            self._kept[key] = self._cluster.run(trials.train, world_size=1, options=options).values[
+                0
+            ]
+        return self._kept[key]
+
+    def check_equal(
+        self, preset: str, mtp: int, spread: Spread, record: Record, *, steps: int
+    ) -> None:
+        """Assert that every rank of a training measures what one rank does."""
+        wanted = self.of(preset, mtp, steps)
+        assert len(wanted.steps) == steps
+        options = run_of(preset, mtp, spread, steps)
+        values = self._cluster.run(
+            trials.train, world_size=spread.ranks, timeout_seconds=LIMIT_SECONDS, options=options
+        ).values
+        assert all(value == values[0] for value in values), "every rank knows the same numbers"
+        difference = largest_difference(values[0].steps, wanted.steps)
+        record("max_relative_difference", difference)
+        assert difference <= TOLERANCE
+        for found, expected in zip(values[0].evaluations, wanted.evaluations, strict=True):
+            assert relative(found, expected) <= TOLERANCE
+
+
+def run_of(preset: str, mtp: int, spread: Spread, steps: int) -> TrainOptions:
+    """A run that evaluates once, at its end."""
+    options = options_of(preset, spread, mtp=mtp, steps=steps, global_batch=GLOBAL_BATCH)
+    return replace(options, keeping=KeepingOptions(evaluate_every=steps, evaluate_batches=1))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +121,7 @@ VARIANTS = [
         mtp,
         name,
         id=f"{preset}+{mtp}-{name}",
-        marks=pytest.mark.slow if name in SLOW else (),
+        marks=slow if name in SLOW else (),
     )
     for preset, mtp, name in CHOSEN
 ]
@@ -93,25 +129,28 @@ VARIANTS = [
 
 @pytest.mark.parametrize(("preset", "mtp", "name"), VARIANTS)
 def test_a_training_is_that_of_one_rank(
-    cluster: Cluster,
-    references: References,
-    record_property: Callable[[str, object], None],
-    preset: str,
-    mtp: int,
-    name: str,
+    references: References, record_property: Record, preset: str, mtp: int, name: str
 ) -> None:
-    wanted = references.of(preset, mtp)
-    assert len(wanted) == STEPS
+    wanted = references.of(preset, mtp).steps
     assert wanted[-1][0] < LEARNT * wanted[0][0]
-    spread = SPREADS[name]
-    options = options_of(preset, spread, mtp=mtp, global_batch=GLOBAL_BATCH)
-    values = cluster.run(
-        series, world_size=spread.ranks, timeout_seconds=LIMIT_SECONDS, options=options
-    ).values
-    assert all(value == values[0] for value in values), "every rank knows the same numbers"
-    difference = largest_difference(values[0], wanted)
-    record_property("max_relative_difference", difference)
-    assert difference <= TOLERANCE
+    references.check_equal(preset, mtp, SPREADS[name], record_property, steps=STEPS)
+
+
+LEVELS = {"comm_type": "a2a+p2p", "ranks_per_node": 2}
+FEW_STEPS = 4
+# Steps of fewer microbatches than stages and of as many: each number has a schedule of its own.
+LAYOUTS = {"PP 4": Spread({"pp": 4}, batch={"schedule": "packed"}), **SPREADS}
+IN_TURN = zip(LAYOUTS, itertools.cycle(itertools.product(PRESETS, (0, 1))), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [pytest.param(n, m, id=n, marks=() if n == "PP 4" else slow) for n, m in IN_TURN],
+)
+def test_a_few_steps_are_those_of_one_rank_in_every_layout(
+    references: References, record_property: Record, name: str, model: tuple[str, int]
+) -> None:
+    references.check_equal(*model, LAYOUTS[name], record_property, steps=FEW_STEPS)
 
 
 def test_the_chosen_ones_cover_every_kind() -> None:
@@ -135,14 +174,69 @@ def test_the_chosen_ones_cover_every_kind() -> None:
     assert everything
 
 
-@pytest.mark.slow
-def test_a_wrong_normaliser_still_learns_and_is_seen(
-    cluster: Cluster, references: References
+def test_two_levels_follow_the_loss_curve_of_one_rank(
+    references: References, record_property: Record
 ) -> None:
-    """Negative control: a mean over microbatches."""
-    turns = Spread({"cp": 2}, batch={"forced_sizes": (2, 1)})
-    options = options_of("qwen3-tiny", turns, global_batch=GLOBAL_BATCH)
-    fault = "mean-of-microbatches"
-    run = cluster.run(trials.train, world_size=2, options=options, fault=fault).values[0].steps
-    assert run[-1][0] < LEARNT * run[0][0]
-    assert largest_difference(run, references.of("qwen3-tiny", 0)) > 1e-4
+    """CP 4 as [2, 2]."""
+    wanted = references.of("qwen3-tiny", 0).steps
+    record_property("first_loss", wanted[0][0])
+    record_property("last_loss", wanted[-1][0])
+    assert wanted[-1][0] < LEARNT * wanted[0][0]
+    spread = Spread({"cp": 4}, LEVELS, batch={"schedule": "packed"})
+    references.check_equal("qwen3-tiny", 0, spread, record_property, steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "spread"),
+    [
+        ("attention-left-alone", Spread({"cp": 4}, LEVELS, batch={"forced_sizes": (4, 1)})),
+        pytest.param(
+            "mean-of-microbatches", Spread({"cp": 2}, batch={"forced_sizes": (2, 1)}), marks=slow
+        ),
+    ],
+)
+def test_a_broken_training_still_learns_and_is_seen(
+    cluster: Cluster, references: References, fault: str, spread: Spread
+) -> None:
+    """Negative control."""
+    options = run_of("qwen3-tiny", 0, spread, STEPS)
+    run = {"world_size": spread.ranks, "options": options, "fault": fault}
+    found = cluster.run(trials.train, **run).values[0].steps
+    assert found[-1][0] < LEARNT * found[0][0]
+    assert largest_difference(found, references.of("qwen3-tiny", 0).steps) > 1e-4
+
+
+def test_uneven_rounds_are_refused_by_the_pipeline(cluster: Cluster) -> None:
+    """A plan whose number of microbatches interleaved 1F1B cannot run."""
+    spread = Spread({"pp": 2}, {"vpp": 2}, {"forced_sizes": (1,)})
+    options = options_of("qwen3-tiny", spread, steps=4)
+    fault = "microbatches-not-in-rounds"
+    for value in cluster.run(trials.train, world_size=2, options=options, fault=fault).values:
+        assert "plan a multiple of 2" in value.refused[1]
+
+
+def count_reductions(rank: RankContext, *, options: TrainOptions, deferred: bool) -> float:
+    """Reduce-scatters over the domain in one step; divided by its microbatches if not deferred."""
+    names = ("reduce_scatter_single", "reduce_scatter_tensor")  # torch 2.13 renamed it
+    name = next(name for name in names if hasattr(dist, name))
+    defer = pipeline.StageCall.before_backward if deferred else lambda call, last: None
+    with (
+        mock.patch.object(dist, name, side_effect=getattr(dist, name)) as counted,
+        mock.patch.object(pipeline.StageCall, "before_backward", defer),
+        assembly(options, rank.device) as parts,
+    ):
+        microbatches = len(train_step(parts, 0).microbatches)
+        return counted.call_count / (1 if deferred else microbatches)
+
+
+@slow
+@pytest.mark.parametrize("deferred", [True, False])
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_gradients_are_reduced_once(cluster: Cluster, vpp: int, deferred: bool) -> None:
+    """Once a step for each FSDP module; with every microbatch where nothing defers it."""
+    parallel = {"vpp": vpp, "fully_sharded": True}
+    options = options_of("qwen3-tiny", Spread({"pp": 2, "dp": 2}, parallel))
+    run = {"world_size": 4, "options": options, "deferred": deferred}
+    # Two layers and what is outside of layers: the embedding, which is the head, too. A chunk
+    # without either leaves nothing over.
+    assert cluster.run(count_reductions, **run).values == (3,) * 4

@@ -6,12 +6,12 @@ preset on one rank, packed without CP. What differs is only how the work is spre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.cluster import RankContext
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     BatchOptions,
@@ -22,7 +22,12 @@ from ringproof.reference.training.options import (
     ParallelOptions,
     TrainOptions,
 )
-from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
+from ringproof.reference.training.records import (
+    EvaluationRecord,
+    GraphsRecord,
+    Record,
+    StepRecord,
+)
 
 TOLERANCE = 1e-9
 """Relative. Float64 rounds at 1e-16; thirty steps of Adam let that grow by some orders."""
@@ -125,36 +130,40 @@ def options_of(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trace:
-    """What one rank of a run measured.
+    """What one rank of a run measured; equal on all ranks, apart from times.
 
     Args:
         steps: Loss and gradient norm of each step.
         evaluations: Losses.
         problems: What the validator found in the plans.
         refused: The field and the text of what stopped the run; empty if nothing did.
+        replays: Passes of microbatches through stages by graphs, by CP size, over all ranks.
+        eager: Passes without.
+        graphs: What was captured, as in the log.
+        step_seconds: Of all steps together.
     """
 
     steps: Series = field(default_factory=list)
     evaluations: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     refused: tuple[str, ...] = ()
+    replays: Counter[int] = field(default_factory=Counter)
+    eager: int = 0
+    graphs: dict[str, Any] = field(default_factory=dict, compare=False)
+    step_seconds: float = field(default=0.0, compare=False)
 
     def take(self, record: Record) -> None:
-        if isinstance(record, StepRecord):
-            self.steps.append((record.loss, record.grad_norm))
+        if isinstance(record, GraphsRecord):
+            self.graphs = record.as_json()
         if isinstance(record, EvaluationRecord):
             self.evaluations.append(record.loss)
-
-
-def series(rank: RankContext, *, options: TrainOptions) -> Series:
-    """The case: train, and return what every step measured."""
-    from ringproof.reference.training.trainer import train
-
-    trace = Trace()
-    train(options, rank.device, trace.take)
-    return trace.steps
+        if isinstance(record, StepRecord):
+            self.steps.append((record.loss, record.grad_norm))
+            self.replays.update(record.graph_replays)
+            self.eager += record.graph_eager
+            self.step_seconds += record.step_seconds
 
 
 def relative(found: float, wanted: float) -> float:

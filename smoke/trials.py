@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,14 +14,18 @@ from unittest import mock
 
 from ringproof.cluster import Cluster, RankContext, RankFailure
 from ringproof.errors import InputError
+from ringproof.reference.graphs.backend import CaptureBackend
+from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.planning.validate import violations
 from ringproof.reference.training import trainer
 from ringproof.reference.training.assembly import make_schedule, sampler_of
 from ringproof.reference.training.checkpoint import LATEST
 from ringproof.reference.training.data import read_data
 from ringproof.reference.training.options import KeepingOptions, TrainOptions
+from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.schedules import StepPlan
 from smoke.faults import MOONLIGHT, NEMOTRON, QWEN3, QWEN3_DP, Fault, Site, injected
+from smoke.graph_training import CONTROLS
 from smoke.training_matrix import (
     ONE_RANK,
     TOLERANCE,
@@ -44,6 +48,8 @@ PROOFS = (
     "failure",  # a rank failed in another way
 )
 HANG_SECONDS = 4.0
+EVERY = 10
+"""Steps between two lines of progress."""
 NOTHING = ""
 """In place of a fault's name."""
 
@@ -211,7 +217,7 @@ class Laboratory:
         if name in self._kept:
             return self._kept[name].wanted
         options = setup.reference(self._steps)
-        return self._cluster.run(train, world_size=1, options=options, fault=NOTHING).values[0]
+        return self._cluster.run(train, world_size=1, options=options).values[0]
 
     def _run(
         self, setup: Setup, fault: str, folder: str, seconds: float | None
@@ -243,12 +249,39 @@ def _site(rank: RankContext, options: TrainOptions) -> Site:
     return Site(rank, options.parallel.layout, options.model.mtp)
 
 
-def train(rank: RankContext, *, options: TrainOptions, fault: str) -> Trace:
-    """The case: train with a fault in place, and measure."""
+def train(
+    rank: RankContext,
+    *,
+    options: TrainOptions,
+    fault: str = NOTHING,
+    control: str = NOTHING,
+    backend: CaptureBackend | None = None,
+) -> Trace:
+    """The case: train, and measure.
+
+    Args:
+        rank: This rank.
+        options: Of the run.
+        fault: One of ``smoke.faults``.
+        control: A broken replay, one of ``smoke.graph_training``.
+        backend: Captures the graphs; that of the options by default.
+    """
     trace, site = Trace(), _site(rank, options)
+    chosen = backend or choose_backend(options.graphs.graph_backend, rank.device)
+
+    def take(record: Record) -> None:
+        trace.take(record)
+        if isinstance(record, StepRecord) and record.step % EVERY == 0 and rank.rank == 0:
+            print(record.progress_line(options.optimiser.steps), flush=True)
+
     try:
-        with site.watched(), injected(fault, site), _validated(options, trace.problems):
-            trainer.train(options, rank.device, trace.take)
+        with (
+            site.watched(),
+            injected(fault, site),
+            CONTROLS[control](rank) if control else nullcontext(),
+            _validated(options, trace.problems),
+        ):
+            trainer.train(options, rank.device, take, backend=chosen)
     except InputError as error:  # the ranks stay, for the next trial
         return replace(trace, refused=(error.field, str(error)))
     return trace

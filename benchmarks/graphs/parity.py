@@ -26,8 +26,9 @@ from typing import Any
 from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, drop
 from ringproof.reference.training.options import GraphOptions, TrainOptions
-from smoke.graph_training import BROKEN, Trained, trained
-from smoke.training_matrix import Spread, largest_difference, options_of
+from smoke import trials
+from smoke.graph_training import BROKEN
+from smoke.training_matrix import Series, Spread, Trace, largest_difference, options_of
 
 STEPS, CONTROL_STEPS, UNPADDED_STEPS = 100, 20, 10
 SERIES = ("loss", "grad_norm")
@@ -91,10 +92,10 @@ def measure(cluster: Cluster, row: Row, steps: int) -> dict[str, Any]:
     """Train a row with graphs and without; return its entry of the record."""
     found = {way: _train(cluster, row, way, steps) for way in ("static", "bank")}
     few = min(steps, UNPADDED_STEPS)
-    off, capacity = (_train(cluster, row, way, few)[0].series for way in ("off", "static"))
+    off, capacity = (_train(cluster, row, way, few)[0].steps for way in ("off", "static"))
     static, replayed = found["static"][0], found["bank"][0]
     options = row.options("bank", steps)
-    difference = absolute_difference(replayed, static)
+    difference = absolute_difference(replayed.steps, static.steps)
     return {
         "id": row.id,
         "preset": row.preset,
@@ -105,15 +106,15 @@ def measure(cluster: Cluster, row: Row, steps: int) -> dict[str, Any]:
         "sizes": list(options.group_sizes),
         "steps": steps,
         "difference": difference,
-        "bitwise": is_bitwise(replayed, static),
+        "bitwise": is_bitwise(replayed.steps, static.steps),
         "finite": difference is not None,
         "off_difference": largest_difference(capacity, off),
         "replays": {str(size): count for size, count in sorted(replayed.replays.items())},
         "eager": replayed.eager,
         "graphs": replayed.graphs,
         "seconds": {way: ranks[0].step_seconds for way, ranks in found.items()},
-        "static": {name: getattr(static, name) for name in SERIES},
-        "bank": {name: getattr(replayed, name) for name in SERIES},
+        "static": dict(zip(SERIES, map(list, zip(*static.steps, strict=True)), strict=True)),
+        "bank": dict(zip(SERIES, map(list, zip(*replayed.steps, strict=True)), strict=True)),
     }
 
 
@@ -124,17 +125,17 @@ def measure_controls(
     static = _train(cluster, CONTROL, "static", steps)[0]
     for name in names:
         found = _train(cluster, CONTROL, "bank", steps, control=name)[0]
-        pairs = enumerate(zip(found.series, static.series, strict=True), 1)
+        pairs = enumerate(zip(found.steps, static.steps, strict=True), 1)
         differing = [step for step, (one, other) in pairs if one != other]
         yield {
             "id": name,
             "broken": BROKEN[name],
             "row": CONTROL.id,
             "steps": steps,
-            "losses": [found.loss[0], found.loss[-1]],
+            "losses": [found.steps[0][0], found.steps[-1][0]],
             "seen": bool(differing),
             "first_step": differing[0] if differing else None,
-            "difference": absolute_difference(found, static),
+            "difference": absolute_difference(found.steps, static.steps),
         }
 
 
@@ -144,22 +145,16 @@ def holds(row: dict[str, Any]) -> bool:
     return bool(row["bitwise"] and row["finite"] and replayed and not row["eager"])
 
 
-def is_bitwise(found: Trained, wanted: Trained) -> bool:
+def is_bitwise(found: Series, wanted: Series) -> bool:
     """Whether every number of every step is the same in every bit."""
-    return bool(wanted.loss) and all(
-        [value.hex() for value in getattr(found, name)]
-        == [value.hex() for value in getattr(wanted, name)]
-        for name in SERIES
-    )
+    bits = [[(loss.hex(), norm.hex()) for loss, norm in series] for series in (found, wanted)]
+    return bool(wanted) and bits[0] == bits[1]
 
 
-def absolute_difference(found: Trained, wanted: Trained) -> float | None:
+def absolute_difference(found: Series, wanted: Series) -> float | None:
     """Largest difference in loss or gradient norm over all steps; ``None`` if not finite."""
-    pairs = [
-        pair
-        for name in SERIES
-        for pair in zip(getattr(found, name), getattr(wanted, name), strict=True)
-    ]
+    steps = zip(found, wanted, strict=True)
+    pairs = [pair for one, other in steps for pair in zip(one, other, strict=True)]
     if not all(math.isfinite(value) for pair in pairs for value in pair):
         return None
     return max(abs(one - other) for one, other in pairs)
@@ -167,17 +162,17 @@ def absolute_difference(found: Trained, wanted: Trained) -> float | None:
 
 def _train(
     cluster: Cluster, row: Row, way: str, steps: int, *, control: str = ""
-) -> Sequence[Trained]:
+) -> Sequence[Trace]:
     print(f"{row.id}: {way} {control}".rstrip(), flush=True)
     outcome = cluster.run(
-        trained,
+        trials.train,
         world_size=row.spread.ranks,
         renewed_by_output=True,
         options=row.options(way, steps),
         control=control,
     )
-    ranks: Sequence[Trained] = outcome.values
-    if not all(is_bitwise(rank, ranks[0]) for rank in ranks):
+    ranks: Sequence[Trace] = outcome.values
+    if not all(is_bitwise(rank.steps, ranks[0].steps) for rank in ranks):
         raise RuntimeError(f"{row.id}, {way}: ranks differ in loss or gradient norm")
     return ranks
 

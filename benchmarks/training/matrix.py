@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
+from smoke import trials
 from smoke.training_matrix import (
     ONE_RANK,
     PRESETS,
@@ -28,7 +29,6 @@ from smoke.training_matrix import (
     Spread,
     largest_difference,
     options_of,
-    series,
 )
 
 
@@ -37,7 +37,8 @@ def compared(cluster: Cluster, preset: str, mtp: int, steps: int) -> Iterator[di
 
     def run(spread: Spread) -> Any:
         options = options_of(preset, spread, mtp=mtp, steps=steps)
-        return cluster.run(series, world_size=spread.ranks, options=options).values
+        values = cluster.run(trials.train, world_size=spread.ranks, options=options).values
+        return [value.steps for value in values]
 
     wanted = run(ONE_RANK)[0]
     for name, spread in SPREADS.items():

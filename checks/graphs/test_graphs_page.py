@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graphs import parity
-from smoke.graph_training import BROKEN, Trained
+from smoke.graph_training import BROKEN
+from smoke.training_matrix import Series
 
 RECORD = Path(parity.__file__).parent / "results" / "parity.json"
 NEEDED = {
@@ -34,19 +35,20 @@ def test_every_training_was_compared_for_a_hundred_steps() -> None:
     assert all(parity.holds(row) for row in rows)
 
 
-def of_record(side: dict[str, list[float]]) -> Trained:
-    return Trained(loss=side["loss"], grad_norm=side["grad_norm"])
+def of_record(side: dict[str, list[float]]) -> Series:
+    return list(zip(side["loss"], side["grad_norm"], strict=True))
 
 
 def test_the_recorded_series_are_equal_in_every_bit() -> None:
     """What the record says of a row follows from its numbers; and the models learn."""
     for row in recorded()["rows"]:
         static, bank = of_record(row["static"]), of_record(row["bank"])
-        assert len(static.loss) == row["steps"]
+        assert len(static) == row["steps"]
         assert parity.is_bitwise(bank, static)
         assert parity.absolute_difference(bank, static) == row["difference"] == 0.0
-        assert static.loss[-1] < 0.8 * static.loss[0]
-        bank.grad_norm[-1] += 2.0**-52 * bank.grad_norm[-1]
+        assert static[-1][0] < 0.8 * static[0][0]
+        loss, norm = bank[-1]
+        bank[-1] = loss, norm + 2.0**-52 * norm
         assert not parity.is_bitwise(bank, static)
 
 
@@ -60,7 +62,7 @@ def test_a_replay_that_is_broken_was_seen() -> None:
 
 
 def test_nan_is_no_equal_number() -> None:
-    whole, broken = Trained(loss=[1.0], grad_norm=[2.0]), Trained([1.0], [float("nan")])
+    whole, broken = [(1.0, 2.0)], [(1.0, float("nan"))]
     assert parity.absolute_difference(whole, broken) is None
     assert not parity.is_bitwise(broken, whole)
-    assert not parity.is_bitwise(Trained(), Trained()), "nothing was compared"
+    assert not parity.is_bitwise([], []), "nothing was compared"
