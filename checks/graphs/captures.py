@@ -1,19 +1,13 @@
-"""Small functions to capture, and the comparison of a replay with the eager call.
-
-A pitfall is computed three times: eager, replayed as it should be, and replayed with the mistake.
-Where the tape refuses the mistake, its faithful mode goes on as a device would.
-"""
+"""Small functions to capture, and the comparison of a replay with the eager call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.graphs.tape.backend import TapeBackend
@@ -90,45 +84,3 @@ def equal(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
 
 def _bits(one: torch.Tensor) -> torch.Tensor:
     return one.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What came of a mistake.
-
-    Args:
-        sound: Whether the same without the mistake was as eager, bit by bit.
-        silent: What a device would do: ``NaN``, ``finite, wrong``, ``refused``, ``hang`` or
-            ``no faster``; ``nothing`` would mean that the mistake is none.
-        said: The message of a refusal; empty where nothing can refuse it.
-        difference: The largest, relative to the largest number that is right; where finite.
-        note: What else was counted.
-    """
-
-    sound: bool
-    silent: str
-    said: str = ""
-    difference: float | None = None
-    note: str = ""
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """What is said of it; empty where nothing is."""
-    try:
-        call()
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-def compared(
-    found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], *, sound: bool, said: str = ""
-) -> Seen:
-    """What the mistake did to results and gradients."""
-    if equal(found, wanted):
-        return Seen(sound, "nothing", said)
-    if not all(bool(one.isfinite().all()) for one in found):
-        return Seen(sound, "NaN", said)
-    pairs = list(zip(found, wanted, strict=True))
-    off = max(((one - other).abs().max() / other.abs().max()).item() for one, other in pairs)
-    return Seen(sound, "finite, wrong", said, off)

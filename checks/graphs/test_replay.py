@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
 from checks.graphs.captures import equal, graph, perceptron, results, tensor
 from checks.model.whole_model import whole
 from ringproof.errors import InputError
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model.config import preset
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from smoke.model_batches import random_sequences, rank_batch
@@ -160,23 +162,39 @@ def test_the_dispatch_of_a_mixture_of_experts_is_refused(alone: ContextParallelG
         graph(lambda x: experts(x, batch), static, parameters=parameters)
 
 
-def broken(break_it: Callable[[Any], None]) -> bool:
-    """Whether a replay still equals the eager call after the tape was changed."""
-    module = perceptron()
-    graphed = graph(module, tensor(5, 4, grad=True))
-    break_it(graphed)
-    given = [tensor(5, 4, seed=1, grad=True)]
-    parameters = list(module.parameters())
-    return equal(results(graphed, given, parameters), results(module, given, parameters))
+# Random numbers: registered generators go on from replay to replay, others repeat themselves.
 
 
-@pytest.mark.parametrize("segment", [0, 1])
-@pytest.mark.parametrize("lost", [0, 2, -1])
-def test_a_lost_operation_is_seen(segment: int, lost: int) -> None:
-    def lose(graphed: Any) -> None:
-        operations = list(graphed._segments[segment].operations)
-        operations.pop(lost)
-        graphed._segments[segment].operations = tuple(operations)
+def dropped(x: torch.Tensor) -> torch.Tensor:
+    return dropout(x * 2, 0.5)
 
-    assert broken(lambda _: None)
-    assert not broken(lose)
+
+def several(function: Callable[[torch.Tensor], torch.Tensor], times: int = 3) -> list[torch.Tensor]:
+    return [part for _ in range(times) for part in results(function, [tensor(64, grad=True)])]
+
+
+def test_replays_draw_what_eager_would_have_drawn() -> None:
+    torch.manual_seed(5)
+    expected = several(dropped)
+    torch.manual_seed(5)
+    graphed = graph(dropped, tensor(64, grad=True))  # leaves the generator where it was
+    assert equal(several(graphed), expected)
+    assert not equal(expected[:2], expected[2:4])
+
+
+def test_a_repeated_draw_leaves_the_generator_as_it_was() -> None:
+    generator = torch.Generator().manual_seed(3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+
+    graphed = graph(function, tensor(64), backend=TapeBackend(repeat_unregistered=True))
+    before = generator.manual_seed(4).get_state()
+    graphed(tensor(64))
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_recompute_that_sets_the_state_is_refused() -> None:
+    """Activation checkpointing replays its random numbers by setting the state: no graph does."""
+    with pytest.raises(InputError, match="part, backward: the state of a random generator"):
+        graph(lambda x: checkpoint(dropped, x, use_reentrant=False), tensor(64, grad=True))

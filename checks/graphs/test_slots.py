@@ -85,26 +85,6 @@ def test_a_microbatch_that_has_not_been_replayed_is_in_its_slot(
     assert equal([module(rows(1), batch) for batch in entered], expected)
 
 
-def test_who_lets_go_of_a_microbatch_frees_its_slot(alone: ContextParallelGroup) -> None:
-    """An exception between enter and forward, or between forward and backward, takes none away."""
-    module, batch = Scaled(), microbatch(PACKS[0], alone)
-    bank = bank_of(module, alone)
-
-    def broken(*, forward: bool) -> None:
-        entered = bank.enter(batch)
-        kept = module(rows(1), entered) if forward else None
-        raise ValueError(str(kept))
-
-    for forward in (False, True, True):
-        with pytest.raises(ValueError, match=r"tensor|None"):
-            broken(forward=forward)
-    waiting = module(rows(1), bank.enter(batch))
-    with pytest.raises(InputError, match=r"graph_slots: . microbatches wait"):
-        bank.enter(batch)
-    waiting.sum().backward()
-    bank.enter(batch)
-
-
 def test_a_microbatch_that_has_left_is_refused(alone: ContextParallelGroup) -> None:
     module, batch = Scaled(), microbatch(PACKS[0], alone)
     bank = bank_of(module, alone)
@@ -115,22 +95,6 @@ def test_a_microbatch_that_has_left_is_refused(alone: ContextParallelGroup) -> N
     with pytest.raises(InputError, match="microbatch: it has left its slot"):
         module(rows(1), left)
     module(rows(1), entered)
-
-
-def test_evaluation_between_forward_and_backward(alone: ContextParallelGroup) -> None:
-    module, batch = Scaled(), microbatch(PACKS[0], alone)
-    bank = bank_of(module, alone, slots=2)
-    waiting = module(rows(1), bank.enter(batch))
-    with torch.no_grad():
-        for lengths in PACKS:
-            other = microbatch(lengths, alone)
-            expected = (
-                rows(2) * other.positions.unsqueeze(1) * module.weight * module.scale
-            ).tanh()
-            assert equal([module(rows(2), bank.enter(other))], [expected])
-    waiting.sum().backward()
-    module.zero_grad()
-    assert not any(slot.taken for slot in bank._slots)
 
 
 class Schedule:
