@@ -162,14 +162,11 @@ def configs() -> dict[str, str]:
     """What `ModelParallelConfig` says to settings; nothing where it takes them."""
     from megatron.core.model_parallel_config import ModelParallelConfig
 
-    aligned = {"pad_packed_seq_alignment": "max"}
     tried: dict[str, dict[str, Any]] = {
         "plain": {},
         "smallest 3": {"min_dynamic_context_parallel_size": 3},
         "smallest 0": {"min_dynamic_context_parallel_size": 0},
         "both names": {"hybrid_context_parallel": True},
-        "alignment without budget": aligned,
-        "alignment with budget": {**aligned, "max_seqlen_per_dp_cp_rank": 64},
     }
     return {
         name: said(lambda o=options: ModelParallelConfig(dynamic_context_parallel=True, **o))
@@ -266,15 +263,12 @@ def captured() -> dict[str, Any]:
 
 def observe(_: None) -> dict[str, Any]:
     """Every observation that one rank of dev can make."""
-    from megatron.core.datasets.data_schedule_utils import _unpack_batch
-
     return {
         "plans": {name: outcome(batch) for name, batch in batches.PLANNED_BY_DEV.items()},
         "seconds": seconds(),
         "static packer": {"few": static_packer(3, 4), "enough": static_packer(8, 4)},
         "configs": configs(),
         "alias": alias(),
-        "bare sample": said(lambda: _unpack_batch([{"tokens": torch.arange(8)}])),
         "mamba": mamba(),
         "captured": captured(),
         "transformer configs": transformer_configs(),  # the last: it feigns an older engine

@@ -5,14 +5,10 @@ The tables of `references/choosing.md` are generated here and must stand there w
 
 from __future__ import annotations
 
-import math
-import struct
-
 import pytest
 
 from checks.skills.shared import REPOSITORY, Group
-from ringproof.errors import InputError
-from ringproof.reference.packing.partition import check_divisible, rank_spans
+from ringproof.reference.packing.partition import check_divisible
 from ringproof.reference.topology.layout import RankLayout
 
 REFERENCE = "skills/dynamic-context-parallel/references/choosing.md"
@@ -84,13 +80,6 @@ def test_padding_to_the_domain_serves_every_size(dp, cp):
         check_divisible(3 * multiple, size, "zigzag")
 
 
-def test_padding_to_the_static_size_does_not():
-    length = 3 * 2 * 4  # main and releases: twice the static CP size of four
-    assert len(rank_spans(length, 4, 0, "zigzag")) == 2
-    with pytest.raises(InputError, match="a multiple of 16"):
-        check_divisible(length, 8, "zigzag")
-
-
 WORKED_BATCH = (8192, *[1024] * 8)
 
 
@@ -135,27 +124,3 @@ def test_longest_sequence_of_a_domain(domain, usable):
     assert longest(domain, BUDGET) == usable * BUDGET
     assert cp_size(longest(domain, BUDGET), BUDGET) <= domain
     assert cp_size(longest(domain, BUDGET) + 1, BUDGET) > domain
-
-
-def test_mean_of_microbatch_means_is_not_the_mean():
-    losses = ((2.0, 1000), (4.0, 10))
-    per_microbatch = sum(mean for mean, _ in losses) / len(losses)
-    tokens = sum(count for _, count in losses)
-    per_token = sum(mean * count for mean, count in losses) / tokens
-    assert per_microbatch == 3.0
-    assert round(per_token, 2) == 2.02
-    equal = ((2.0, 500), (4.0, 500))
-    assert sum(m for m, _ in equal) / 2 == sum(m * n for m, n in equal) / 1000, "no tail, no harm"
-
-
-def test_counts_above_two_to_the_twenty_fourth_lose_their_last_bit():
-    def as_float32(number):
-        return struct.unpack("f", struct.pack("f", number))[0]
-
-    assert as_float32(2**24) == 2**24
-    assert as_float32(2**24 + 1) != 2**24 + 1
-
-
-def test_cost_estimate_is_quadratic_over_size(scheduler):
-    assert scheduler.get_total_workload(8192, 4) == 8192**2 / 4
-    assert math.isclose(scheduler.get_total_workload(8192), scheduler.get_total_workload(8192, 4))

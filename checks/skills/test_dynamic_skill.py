@@ -83,7 +83,7 @@ def test_each_marker_matches_its_line_and_nothing_near(card):
 
 
 def test_the_snippet_prints_its_marker(text, card, capsys, monkeypatch):
-    """Upstream's function is a stand-in here; `test_dynamic_lines.py` has the real one."""
+    """Upstream's function is a stand-in here; `test_dynamic_training.py` has the real one."""
     (snippet,) = blocks(text, "python")
     schedule = ModuleType("megatron.core.datasets.data_schedule")
     name = "get_batch_on_this_rank_for_sequence_packing"

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from checks.skills.commands import rehearsed
+from checks.skills.shared import REPOSITORY, blocks
 from ringproof.rehearsal.protocol.program import Program
 
+SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
 SCRIPT = "pretrain_gpt.py"
 ROUNDING = 1e-6  # relative, of float32 losses over three steps
 NORMS = 1e-5  # relative, of gradient norms, whose sums are longer
@@ -183,11 +186,6 @@ def test_rotary_positions_of_the_release_are_cut_for_size_one(old):
     assert outcome.failure.place.startswith("transformer_engine/pytorch/attention/rope.py")
 
 
-def test_static_size_one_of_the_release_has_no_stream(old):
-    outcome = old(HYBRID, UNCHECKED, ROPE, "--context-parallel-size 1")
-    assert said(outcome) == "AttributeError: 'NoneType' object has no attribute 'wait_event'"
-
-
 @pytest.fixture(scope="module")
 def one(dev):
     return dev(1, STATIC)
@@ -284,3 +282,25 @@ def test_an_odd_smallest_size_of_four_ranks_is_four(dev, one):
 def test_graphs_need_an_alignment_on_the_command_line(dev):
     outcome = dev(2, f"{DYNAMIC} 128 --cuda-graph-impl local")
     assert "THD CUDA Graph requires --pad-packed-seq-alignment to be set" in said(outcome)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_skill_starts_and_agrees(text, card, dev_upstream, tmp_path):
+    """As it stands in SKILL.md, with eight ranks; its losses are those of one rank."""
+    (command,) = (block for block in blocks(text, "bash") if "torchrun" in block)
+    shown = rehearsed(command, dev_upstream, tmp_path)
+    assert shown.data["launch"]["ranks"] == 8
+    assert "CP sizes of the groups in microbatches: 2 (" in shown.printed
+    shown.check_markers(card, "startup-warning", "arguments-dynamic")
+
+
+def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):
+    """The snippet of SKILL.md, planted into upstream's program on four ranks."""
+    options = f"{MODEL} {RUN} {ROPE} {DYNAMIC} 64"
+    planted = ("checks.skills.dynamic_cases:count_sizes",)
+    program = Program(dev_upstream, SCRIPT, tuple(options.split()), 4, faults=planted)
+    outcome = stage.run(program)
+    assert outcome.failure is None, outcome.failure
+    logs = [outcome.folder / f"rank-{report.rank}.log" for report in outcome.ranks]
+    printed = [log.read_text(errors="replace").count("local_cp_size histogram: {") for log in logs]
+    assert min(printed) >= 1

@@ -1,4 +1,4 @@
-"""Dynamic CP in upstream's other trees: main, 0.18, 0.19 and Bridge, from checkouts.
+"""Dynamic CP in upstream's trees: functions of dev, main, 0.18 and 0.19 alone, and who calls whom.
 
 How to give them: `checks/skills/conftest.py`.
 """
@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 
+import numpy as np
 import pytest
 import torch
 
 CORE = "megatron/core/"
+UTILS = f"{CORE}datasets/data_schedule_utils.py"
+SCHEDULE = f"{CORE}datasets/data_schedule.py"
 TRAINING = ("megatron/training/", "pretrain_gpt.py")
 HYBRID = ("HybridCPDataLoaderWrapper", "hybrid_context_parallel_forward_backward")
 LATER = ["megatron-lm-r0.18", "megatron-lm-r0.19", "megatron-lm-main"]
 
 
-def function(tree, path, name):
-    """One of upstream's functions, alone; it may use torch."""
-    (node,) = (
+def functions(tree, path, name):
+    return [
         node
-        for node in ast.parse(tree.read(path)).body
+        for node in ast.walk(ast.parse(tree.read(path)))
         if isinstance(node, ast.FunctionDef) and node.name == name
-    )
-    return tree.run(path, [node], {"torch": torch})[name]
+    ]
 
 
 def first_of_a_step(tree, tokens):
     """What batch preparation on the first tensor-parallel rank does with a sample's tokens."""
-    prepare = function(tree, f"{CORE}utils.py", "get_batch_on_this_tp_rank")
+    path, name = f"{CORE}utils.py", "get_batch_on_this_tp_rank"
+    prepare = tree.run(path, functions(tree, path, name), {"torch": torch})[name]
     arguments = dict.fromkeys(inspect.signature(prepare).parameters)
     chosen = {"batch": {"tokens": tokens}, "is_hybrid_cp": True, "tp_rank": 0}
     prepare(**{**arguments, **chosen})
@@ -101,3 +104,64 @@ def test_bridge_calls_no_scheduler(dynamic_upstream):
         path for path in bridge.paths("src/") if path.endswith("bridge/training/initialize.py")
     )
     assert b"dynamic_context_parallel" in bridge.read(initialize), "the flag is handed on"
+
+
+def with_condition(tree, change):
+    """Upstream's `fill_empty`, its one loop over two conditions changed."""
+    (node,) = functions(tree, UTILS, "fill_empty")
+    loops = [
+        inner.test
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.While) and isinstance(inner.test, ast.BoolOp)
+    ]
+    assert [ast.unparse(test) for test in loops] == ["sid0 in sample_id_group[i] and i >= 0"]
+    change(loops[0].values)
+    return tree.run(UTILS, [node], {})[node.name]
+
+
+def result(function, table):
+    try:
+        return function([list(ids) for ids in table])
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_the_negative_index_miscounts_nothing(dynamic_upstream):
+    """Index -1 is read, and the second condition ends the loop whatever stands there."""
+    tree = dynamic_upstream("megatron-lm-dev")
+    as_it_is = with_condition(tree, lambda values: None)
+    swapped = with_condition(tree, lambda values: values.reverse())
+    unguarded = with_condition(tree, lambda values: values.append(values[0]) or values.pop(1))
+    tables = [
+        table
+        for ranks in (2, 3, 4, 5)
+        for table in itertools.product(((), (0,), (1,), (2,)), repeat=ranks)
+    ]
+    assert len(tables) == 4**2 + 4**3 + 4**4 + 4**5
+    assert [table for table in tables if result(as_it_is, table) != result(swapped, table)] == []
+    assert [table for table in tables if result(as_it_is, table) != result(unguarded, table)]
+
+
+def sized(tree, name, value):
+    """What batch preparation makes of one number: the branch of upstream's function, alone."""
+    (prepare,) = functions(tree, SCHEDULE, "get_batch_on_this_rank_for_sequence_packing")
+    (branch,) = (
+        node
+        for node in ast.walk(prepare)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == f"type(batch['{name}']) == int"
+    )
+    batch = {name: value}
+    space = {"torch": torch, "dev": "cpu", "batch": batch}
+    tree.run(SCHEDULE, [branch], space)
+    return batch[name]
+
+
+@pytest.mark.parametrize("name", ["local_cp_size", "max_seqlen"])
+def test_numbers_of_numpy_are_refused(dynamic_upstream, name):
+    tree = dynamic_upstream("megatron-lm-dev")
+    for value in (4, torch.tensor(4, dtype=torch.int32)):
+        assert sized(tree, name, value).item() == 4
+    for value in (np.int32(4), np.int64(4)):
+        with pytest.raises(AssertionError) as caught:
+            sized(tree, name, value)
+        assert str(caught.value) == "", "without a word"

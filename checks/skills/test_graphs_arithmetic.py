@@ -1,18 +1,21 @@
 """The arithmetic of references/capacity.md: its tables and bytes follow from its rules.
 
-That upstream has these rules is shown by upstream's code, in `test_graphs_lines.py` and
-`test_graphs_program.py`.
+What the command that it names says of a batch holds for that batch. That upstream has these rules
+is shown by upstream's code, in `test_graphs_lines.py` and `test_graphs_program.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from dataclasses import dataclass, replace
 
 import pytest
 
+from checks.planning.plan_run import BASIC, plan, plan_json
 from checks.skills.shared import REPOSITORY
+from ringproof.cards import load_card
 from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack
@@ -115,12 +118,12 @@ def test_table_of_capacities_is_what_the_rules_give():
 
 
 def test_table_of_graphs_is_what_the_rules_give():
-    stage = replace(QWEN, layers=18)
+    half = replace(QWEN, layers=18)
     expected = []
-    for stages, plan, sub_samples in ((1, QWEN, 1), (2, stage, 1), (2, stage, 32)):
+    for stages, held, sub_samples in ((1, QWEN, 1), (2, half, 1), (2, half, 32)):
         live, old = stages, slots_of_5618(stages, 64, sub_samples)
-        pairs = [replace(plan, slots=slots).graph_pairs for slots in (live, old)]
-        row = [stages, sub_samples, live, old, plan.layers, len(plan.sizes), *pairs]
+        pairs = [replace(held, slots=slots).graph_pairs for slots in (live, old)]
+        row = [stages, sub_samples, live, old, held.layers, len(held.sizes), *pairs]
         expected.append(row)
     assert [[number(cell) for cell in row] for row in rows_of("Slots and graphs")] == expected
 
@@ -137,3 +140,92 @@ def test_stated_bytes_are_what_the_rules_give():
     wide = replace(QWEN, domain=1024)
     gib = sum(wide.rope_bytes(size) for size in wide.sizes) / 2**30
     assert f"at D = {wide.domain:,} the tables\n  of all sizes are {gib:.1f} GiB" in text
+
+
+# --- what `ringproof plan --graphs` says of a batch ---
+
+BUDGET = 2048
+CARD = REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
+
+
+def packs_of(document):
+    for microbatch in document["microbatches"]:
+        for group in microbatch["groups"]:
+            size = len(group["ranks"])
+            lengths = [document["lengths"][index] for index in group["sequences"]]
+            yield size, pack(lengths, multiple=2 * size) if lengths else None
+
+
+@pytest.fixture(scope="module")
+def document():
+    return plan_json("--graphs")
+
+
+def test_every_pack_of_a_plan_fits_the_capacity_that_it_gives(document):
+    entries = document["graphs"]["thd_max_packed_sequences"]
+    rows = document["graphs"]["rows_per_rank"]
+    packs = [(size, packed) for size, packed in packs_of(document) if packed]
+    for size, packed in packs:
+        assert to_capacity(packed, Capacity(rows=rows * size, entries=entries)).rows == rows * size
+    size, most = max(packs, key=lambda one: one[1].sequences)
+    assert most.sequences == entries - 1
+    assert most.rows < rows * size, "it has a tail, so the dummy takes an entry"
+    with pytest.raises(InputError, match=r"capacity.entries: .* and a dummy"):
+        to_capacity(most, Capacity(rows=rows * size, entries=entries - 1))
+
+
+def test_what_is_counted_is_counted_again(document):
+    graphs, packs = document["graphs"], list(packs_of(document))
+    assert graphs["microbatches"] == len(document["microbatches"]) > 1
+    held = [size for size, packed in packs if packed]
+    assert graphs["groups"] == {str(size): held.count(size) for size in capture_sizes(8, 1)}
+    tokens = sum(document["lengths"])
+    padded = sum(packed.rows for _, packed in packs if packed)
+    computed = sum(BUDGET * size for size, _ in packs)
+    assert graphs["padding_fraction_without"] == pytest.approx(1 - tokens / padded)
+    assert graphs["padding_fraction"] == pytest.approx(1 - tokens / computed)
+    assert graphs["padding_fraction"] > graphs["padding_fraction_without"]
+
+
+def test_a_cap_gives_the_flag_and_costs_microbatches(document):
+    capped = plan_json("--graphs", "--max-sequences", "3")["graphs"]
+    assert capped["thd_max_packed_sequences"] == 3 + 1
+    assert document["graphs"]["thd_max_packed_sequences"] > 3 + 1
+    assert capped["microbatches"] > document["graphs"]["microbatches"]
+    said = plan(*BASIC, "--max-sequences", "3", "--graphs", "--target", "pr5618").out
+    assert "--thd-max-packed-sequences 4 \\" in said
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_slots_and_pairs_are_those_of_the_rules(stages):
+    graphs = plan_json("--graphs", "--pp", str(stages))["graphs"]
+    slots = slots_of_5618(stages, global_batch=64, sub_samples=1)
+    assert graphs["pr5618_slots"] == slots
+    assert graphs["pr5618_pairs_per_layer"] == slots * len(capture_sizes(8, 1))
+
+
+def fence_after(text, heading):
+    """The first fence of text below a heading of the reference."""
+    found = re.search(rf"\n## {heading}\n.*?```text\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_command_prints_what_the_skill_shows():
+    command = next(one for one in load_card(CARD).commands if one.id == "size-the-bank")
+    program, name, *arguments = shlex.split(command.run)
+    assert (program, name) == ("ringproof", "plan")
+    out = plan(*arguments).out
+    shown = fence_after(REFERENCE.read_text(encoding="utf-8"), "From a length distribution")
+    graphs = [line for line in out.splitlines() if line.startswith("graph ")]
+    assert shown.splitlines() == graphs
+    assert len(graphs) == 6
+    for flag in ("--cuda-graph-impl transformer_engine", "--pad-packed-seq-alignment max"):
+        assert f"\n{flag} \\\n" in out
+    assert f"\n--max-seqlen-per-dp-cp-rank {QWEN.budget} \\\n" in out
+    capped = plan(*arguments, "--max-sequences", "31").out
+    assert "--thd-max-packed-sequences 32: 31 sequences" in capped
+    slots = next(line for line in graphs if line.startswith("graph slots"))
+    assert slots in capped, "as many microbatches: the cap costs nothing here"
+    fewer = plan(*itertools.takewhile(lambda word: word != "--batches", arguments)).out
+    assert shown.splitlines()[0] not in fewer, "one batch has not the fullest pack"

@@ -6,8 +6,6 @@ import re
 import sys
 import types
 
-import pytest
-
 from checks.skills.shared import REPOSITORY, blocks, check_markers
 
 SKILL = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs"
@@ -111,10 +109,3 @@ def test_snippet_counts_replays_and_entries(text, monkeypatch):
     assert layers[0].cuda_graphs == bank[4], "the layer still selects"
     model = types.SimpleNamespace(modules=lambda: layers)
     assert names["entries"](model) == [{4: 2, 2: 2}]
-
-
-def test_snippet_lets_a_refusal_through(text, monkeypatch):
-    layer_class, names = run_snippet(text, monkeypatch)
-    with pytest.raises(KeyError):
-        layer_class({4: []})._activate_dynamic_cp_cuda_graph(types.SimpleNamespace(local_cp_size=8))
-    assert names["replays"] == {}
