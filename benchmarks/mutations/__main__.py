@@ -145,7 +145,6 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to copy")
-    parser.add_argument("--place", choices=("now", "before"), default="now", help="of planted.toml")
     parser.add_argument("--only", action="append", default=[], help="id or area; may be repeated")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one test run")
     parser.add_argument("--json", type=Path, help="file for the record")
@@ -155,7 +154,7 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Plant the mistakes, one after another, and return the exit status."""
     options = _options()
-    mutations = read_mutations(options.place, tuple(options.only))
+    mutations = read_mutations(tuple(options.only))
     check_places(mutations, options.tree)
     planted: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -175,7 +174,7 @@ def main() -> int:
             )
     if options.json is not None:
         commit = _git(options.tree, "rev-parse", "--short", "HEAD").strip()
-        ids = [mutation.id for mutation in read_mutations(options.place)]
+        ids = [mutation.id for mutation in read_mutations()]
         record(options.json, commit, planted, ids)
     return int(any(entry["verdict"] == "survived" for entry in planted))
 

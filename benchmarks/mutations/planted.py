@@ -53,18 +53,17 @@ class Mutation:
         return source.replace(self.text, self.replacement)
 
 
-def read_mutations(place: str, wanted: tuple[str, ...] = ()) -> tuple[Mutation, ...]:
+def read_mutations(wanted: tuple[str, ...] = ()) -> tuple[Mutation, ...]:
     """Read the list.
 
     Args:
-        place: ``now``, or ``before`` for commit 4363072.
         wanted: Ids or areas of the mistakes to read; all of them if empty.
 
     Raises:
         InputError: An id occurs twice, or nothing is called like one of the wanted.
     """
     entries: list[dict[str, Any]] = tomllib.loads(LIST.read_text("utf-8"))["mutation"]
-    found = [_mutation(entry, place) for entry in entries]
+    found = [Mutation(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
     ids = [mutation.id for mutation in found]
     if len(set(ids)) < len(ids):
         raise InputError("id", f"an id occurs twice; {REMEDY}")
@@ -73,9 +72,3 @@ def read_mutations(place: str, wanted: tuple[str, ...] = ()) -> tuple[Mutation, 
             problem = f"{shown(name)} is neither an id nor an area of a mistake"
             raise InputError("--only", f"{problem}; benchmarks/mutations/planted.toml lists them")
     return tuple(m for m in found if not wanted or m.id in wanted or m.area in wanted)
-
-
-def _mutation(entry: dict[str, Any], place: str) -> Mutation:
-    fields = {**entry["now"], **(entry.get(place) or {})}
-    tests = tuple(fields.pop("tests"))
-    return Mutation(entry["id"], entry["area"], entry["breaks"], tests=tests, **fields)

@@ -47,7 +47,7 @@ def test_a_shared_name_is_seen() -> None:
 
 
 def test_the_planted_mistakes_fit_the_tree() -> None:
-    mutations = read_mutations("now")
+    mutations = read_mutations()
     assert len(mutations) > 50
     check_places(mutations, ROOT)
     tests = {test.partition("::")[0] for mutation in mutations for test in mutation.tests}
@@ -55,6 +55,6 @@ def test_the_planted_mistakes_fit_the_tree() -> None:
 
 
 def test_a_planted_mistake_that_fits_nowhere_is_seen() -> None:
-    first, *_ = read_mutations("now")
+    first, *_ = read_mutations()
     with pytest.raises(InputError, match="holds the text 0 times"):
         check_places([replace(first, text="a text that is not there")], ROOT)
