@@ -100,9 +100,10 @@ def attend_packed(
 
 
 def fail(how: str) -> None:
-    """Fail as a rank can: ``killed``, ``refused``, ``raised`` or ``hung``; else nothing happens."""
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Fail as a rank can: by a signal, ``refused``, ``raised`` or ``hung``; else not at all."""
+    if how.startswith("SIG"):
+        print("about to die", flush=True)
+        os.kill(os.getpid(), signal.Signals[how])
     if how == "refused":
         raise InputError("b.txt", "it cannot be read; leave it out")
     if how == "raised":
@@ -125,17 +126,6 @@ def fail_on(
         time.sleep(0.5)
         os._exit(7)
     dist.barrier()
-
-
-def die_on(rank: RankContext, *, culprit: int, how: int) -> None:
-    """One rank is killed in the middle of ring attention."""
-    q = torch.ones(1, 8, 4, 8, device=rank.device, requires_grad=True)
-    for step in range(1000):
-        if rank.rank == culprit and step == 10:
-            print("about to die", flush=True)
-            os.kill(os.getpid(), how)
-        out, _ = context_parallel_attention(q, q, q, comm_type="p2p", group=dist.group.WORLD)
-        out.sum().backward()
 
 
 def step_then_hang(rank: RankContext, *, steps: int, seconds: float, culprit: int) -> None:

@@ -62,14 +62,6 @@ def test_the_rank_that_raised_is_named_not_those_that_waited(four: Cluster) -> N
     assert len(four.run(cases.report, text="still here").values) == 4
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_rank_is_reported_within_seconds(four: Cluster, how: signal.Signals) -> None:
-    failure = failure_of(four, cases.die_on, culprit=1, how=int(how))
-    assert failure.rank == 1
-    assert how.name in failure.reason
-    assert "about to die" in failure.detail
-
-
 def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
     hung = {"culprits": [3], "how": "hung", "timeout_seconds": HUNG_AFTER_SECONDS}
     failure = failure_of(four, cases.fail_on, **hung)
@@ -111,11 +103,21 @@ def test_a_rank_that_prints_for_ever_is_stopped_in_time(four: Cluster) -> None:
     assert "print_for_ever" in str(failure)
 
 
-@pytest.mark.parametrize(("how", "reason"), [("killed", "SIGKILL"), ("raised", "the real cause")])
-def test_the_first_failure_counts_not_the_lowest_rank(four: Cluster, how: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "reason", "printed"),
+    [
+        ("SIGKILL", "SIGKILL", "about to die"),
+        ("SIGSEGV", "SIGSEGV", "about to die"),
+        ("raised", "the real cause", "in fail_on"),
+    ],
+)
+def test_the_first_failure_counts_not_the_lowest_rank(
+    four: Cluster, how: str, reason: str, printed: str
+) -> None:
     failure = failure_of(four, cases.fail_on, culprits=[2], follower=0, how=how)
     assert failure.rank == 2
     assert reason in failure.reason
+    assert printed in failure.detail
     assert "rank 0 died too" in failure.others
 
 
