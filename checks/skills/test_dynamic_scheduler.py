@@ -118,25 +118,14 @@ def next_group():
     return ast.parse(source)
 
 
-def is_all(node):
-    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "all"
-
-
 def test_the_emptiness_check_is_inverted():
-    checks = [
-        node.test
+    """Where "all are empty" was meant it asks whether "not all have work"."""
+    (check,) = (
+        ast.unparse(node.test)
         for node in ast.walk(next_group())
         if isinstance(node, ast.Assert) and "Empty GPUs" in ast.unparse(node)
-    ]
-    assert len(checks) == 1
-    assert isinstance(checks[0], ast.UnaryOp)
-    assert isinstance(checks[0].op, ast.Not)
-    assert is_all(checks[0].operand)
-    slots = [["work"], []]  # one idle rank where two are needed
-    assert not all(work for work in slots), "upstream's condition holds"
-    assert not all(not work for work in slots), "the condition that was meant does not"
-    cut_short = [["work"]] * 8 + [[], []]
-    assert all(not work for work in cut_short[8:12]), "two idle ranks pass for four even so"
+    )
+    assert check.startswith("not all(")
 
 
 def test_the_strategy_parameter_is_dead():
