@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +80,6 @@ class Step:
 def step(rank: RankContext, *, case: ModelCase) -> Step:
     layout = RankLayout(tp=case.tp, cp=case.domain)
     sizes = sorted({size for microbatch in case.microbatches for size, _ in microbatch})
-    losses: dict[str, torch.Tensor] = {}
     with (
         parallel_context(layout, descriptions=(TENSOR_PARALLEL,)) as context,
         dynamic_groups(context, sizes, comm_type=case.comm_type, ranks_per_node=2) as groups,
@@ -90,16 +89,23 @@ def step(rank: RankContext, *, case: ModelCase) -> Step:
         )
         stage = whole(case.config, device=rank.device, tensor_parallel=tp)
         with _fault(case.fault):
-            for batch in batches(case, groups, rank.device):
-                output = stage(batch.tokens, batch)
-                output.value.backward()
-                for name, loss in output.losses.items():
-                    losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
+            losses = _run(stage, batches(case, groups, rank.device))
         for loss in losses.values():
             dist.all_reduce(loss, group=groups.domain)
         gradients, unequal = whole_gradients(stage, groups, tp)
     summed = {name: float(loss) for name, loss in losses.items()}
     return Step(summed, gradients if rank.rank == 0 else {}, unequal)
+
+
+def _run(stage: Stage, given: Iterable[PackedBatch]) -> dict[str, torch.Tensor]:
+    """Forward and backward of each microbatch; the sum of its losses, by name."""
+    losses: dict[str, torch.Tensor] = {}
+    for batch in given:
+        output = stage(batch.tokens, batch)
+        output.value.backward()
+        for name, loss in output.losses.items():
+            losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
+    return losses
 
 
 def _fault(fault: str) -> AbstractContextManager[Any]:
