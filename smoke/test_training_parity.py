@@ -38,8 +38,10 @@ slow = pytest.mark.slow  # left to `make test-slow`
 
 LIMIT_SECONDS = 110.0
 """Of a run; a busy machine needs most of it for thirty steps on eight ranks."""
-GLOBAL_BATCH = 4
-"""Sequences of a step: few, since each microbatch costs the same messages however short it is."""
+FEW_STEPS = 4
+GLOBAL_BATCH = {STEPS: 4, FEW_STEPS: 8}
+"""Sequences of a step, by the number of steps: each microbatch costs the same messages however
+short it is."""
 LEARNT = 0.97
 """Of the first loss, at most, in the end: a model that learns nothing proves nothing."""
 Record = Callable[[str, object], None]
@@ -71,10 +73,8 @@ class References:
         """What one rank measures."""
         key = (preset, mtp, steps)
         if key not in self._kept:
-            options = run_of(preset, mtp, ONE_RANK, steps)
-            self._kept[key] = self._cluster.run(trials.train, world_size=1, options=options).values[
-                0
-            ]
+            run = {"world_size": 1, "options": run_of(preset, mtp, ONE_RANK, steps)}
+            self._kept[key] = self._cluster.run(trials.train, **run).values[0]
         return self._kept[key]
 
     def check_equal(
@@ -97,7 +97,8 @@ class References:
 
 def run_of(preset: str, mtp: int, spread: Spread, steps: int) -> TrainOptions:
     """A run that evaluates once, at its end."""
-    options = options_of(preset, spread, mtp=mtp, steps=steps, global_batch=GLOBAL_BATCH)
+    batch = GLOBAL_BATCH[steps]
+    options = options_of(preset, spread, mtp=mtp, steps=steps, global_batch=batch)
     return replace(options, keeping=KeepingOptions(evaluate_every=steps, evaluate_batches=1))
 
 
@@ -137,8 +138,7 @@ def test_a_training_is_that_of_one_rank(
 
 
 LEVELS = {"comm_type": "a2a+p2p", "ranks_per_node": 2}
-FEW_STEPS = 4
-# Steps of fewer microbatches than stages and of as many: each number has a schedule of its own.
+# The steps of PP 4 have 3, 4, 4 and 5 microbatches: each number has a schedule of its own.
 LAYOUTS = {"PP 4": Spread({"pp": 4}, batch={"schedule": "packed"}), **SPREADS}
 IN_TURN = zip(LAYOUTS, itertools.cycle(itertools.product(PRESETS, (0, 1))), strict=False)
 
