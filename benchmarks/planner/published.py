@@ -1,6 +1,6 @@
 """NVIDIA's published Dynamic CP table: what the cost model predicts against what was measured.
 
-    python benchmarks/planner/published.py --checkout ../Megatron-LM --ref dev --json FILE
+    python -m benchmarks.planner.published --checkout ../Megatron-LM --ref dev --json FILE
 
 Three plans for every batch, all costed alike, the gradient reduction included: packing at static
 CP 4 (`static_plan`), upstream's own Dynamic CP plans (of the checkout that you give), and this
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,8 +31,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from example_setup import (
+from benchmarks.planner.example_setup import (
     ITERATIONS,
     STATIC_CP,
     TABLE,
@@ -44,8 +42,7 @@ from example_setup import (
     domain,
     padded,
 )
-from versus_upstream import upstream, upstream_plan
-
+from benchmarks.planner.versus_upstream import upstream, upstream_plan
 from ringproof.files import write_atomically
 from ringproof.reference.planning import Goal, make_plan
 from ringproof.reference.planning.baselines import static_plan

@@ -5,7 +5,7 @@ is kept here. Both plans are measured by upstream's workload (squared length ove
 sum over microbatches of the longest rank; and, with ``--cost full``, by the step cost model. Times
 are processor seconds, so that a busy machine does not blur them.
 
-    python benchmarks/planner/versus_upstream.py --checkout ../Megatron-LM --ref dev
+    python -m benchmarks.planner.versus_upstream --checkout ../Megatron-LM --ref dev
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def _json(path: Path) -> Any:
 def planner_scale(benchmarks: Path) -> bytes:
     """Planning time by the number of sequences, for both cost measures."""
     rows = _json(benchmarks / "planner" / "results" / "scale.json")["rows"]
+    rows = [row for row in rows if row["ranks"] != 64]  # a million twice would fold the line
     with _figure(7, 3, 2) as (figure, (times, ratios)):
         for index, (cost, name) in enumerate(
             (("AttentionOnly", "squared length only"), ("StepCost", "full cost"))
@@ -80,7 +81,7 @@ def planner_scale(benchmarks: Path) -> bytes:
             times.loglog(counts, [row["seconds"] for row in chosen], **style)
             ratios.semilogx(counts, [row["ratio_to_bound"] for row in chosen], **style)
         times.set(title="Planning time", xlabel="sequences", ylabel="processor seconds")
-        ratios.set(title="Plan over certified bound", xlabel="sequences", ylim=(1, 1.03))
+        ratios.set(title="Plan over certified bound", xlabel="sequences", ylim=(1, 1.04))
         times.legend()
         return _svg(figure)
 
