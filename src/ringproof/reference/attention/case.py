@@ -70,7 +70,10 @@ class ParityCase:
         if self.scale is not None and not abs(self.scale) <= LARGEST_SCALE:
             problem = f"{self.scale} is not a number up to {LARGEST_SCALE:g}"
             raise InputError("scale", f"{problem}; give head-dim**-0.5 or leave it out")
-        self._check_rows()
+        if self.packed:
+            check_pack(self.packed, self.world, self.partition)
+        else:
+            check_divisible(self.seq_len, self.world, self.partition)
         self._check_levels()
         check_heads(self.heads, self.kv_heads, self.exchange_size, self.kv_replication)
         longest = max(self.packed.lengths) if self.packed else self.seq_len
@@ -91,18 +94,6 @@ class ParityCase:
         if self.comm_type == "a2a+p2p":
             return self.hierarchical_sizes[0]
         return self.world if self.comm_type == "a2a" else 1
-
-    def _check_rows(self) -> None:
-        if self.packed is None:
-            check_divisible(self.seq_len, self.world, self.partition)
-            return
-        check_pack(self.packed, self.world, self.partition)
-        for name, value, right in (
-            ("seq_len", self.seq_len, self.packed.rows),
-            ("batch", self.batch, 1),
-        ):
-            if value != right:
-                raise InputError(name, f"{value} is not the {right} of the pack; give {right}")
 
     def _check_levels(self) -> None:
         name, sizes = "hierarchical_sizes", self.hierarchical_sizes

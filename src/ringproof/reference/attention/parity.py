@@ -93,7 +93,7 @@ def measure(
     if group is None:
         levels = context.hierarchical_groups
         group = levels if case.comm_type == "a2a+p2p" else context.context_parallel_group
-    local = tuple(tensor.index_select(_row_dim(case), rows) for tensor in inputs)
+    local = tuple(tensor.index_select(-3, rows) for tensor in inputs)
     given = case if packed is None else replace(case, packed=packed)
     found = _run(given, local, comm_type=case.comm_type, group=group, traffic=traffic)
     errors = _reduce(_errors(case, found, dense, rows), device)
@@ -144,10 +144,6 @@ def _dense(case: ParityCase, inputs: tuple[torch.Tensor, ...]) -> DenseResult:
     )
 
 
-def _row_dim(case: ParityCase) -> int:
-    return 0 if case.packed else 1
-
-
 def _rows(case: ParityCase, rank: int) -> torch.Tensor:
     """Positions of a rank's rows."""
     if case.packed is None:
@@ -196,7 +192,7 @@ def _errors(
     """Largest differences. Equal infinities, the LSE of padding, do not differ."""
     errors = {}
     for name, tensor in found.items():
-        right = getattr(dense, name).index_select(_row_dim(case), rows)
+        right = getattr(dense, name).index_select(0 if case.packed else 1, rows)
         difference = (tensor.double() - right).abs()
         errors[name] = difference.masked_fill(tensor.double() == right, 0.0).max()
     return errors

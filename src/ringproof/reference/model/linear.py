@@ -16,11 +16,19 @@ from torch.nn.functional import linear
 from ringproof.reference.model.parameters import Builder
 
 
-class ColumnLinear(nn.Module):
+class _Product(nn.Module):
+    weight: nn.Parameter
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight)
+
+
+class ColumnLinear(_Product):
     """Each TP rank computes its own columns of the result.
 
-    ``blocks`` are the full widths of the parts of a fused result (such as q, k, v). Each rank then
-    gets its share of every part, side by side.
+    It maps ``[R, in]``, after ``copy_to_region``, to ``[R, out / TP]``. ``blocks`` are the full
+    widths of the parts of a fused result (such as q, k, v). Each rank then gets its share of every
+    part, side by side.
     """
 
     def __init__(
@@ -31,13 +39,12 @@ class ColumnLinear(nn.Module):
             "weight", (out_width, in_width), split=0, std=in_width**-0.5, blocks=blocks
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map ``[R, in]``, after ``copy_to_region``, to ``[R, out / TP]``."""
-        return linear(x, self.weight)
 
+class RowLinear(_Product):
+    """Each TP rank holds its own columns of the input and computes one addend of the result.
 
-class RowLinear(nn.Module):
-    """Each TP rank holds its own columns of the input and computes one addend of the result."""
+    It maps ``[R, in / TP]`` to ``[R, out]``, a partial sum for ``reduce_from_region``.
+    """
 
     def __init__(self, builder: Builder, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -45,16 +52,13 @@ class RowLinear(nn.Module):
             "weight", (out_width, in_width), split=1, std=in_width**-0.5
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map ``[R, in / TP]`` to ``[R, out]``, a partial sum for ``reduce_from_region``."""
-        return linear(x, self.weight)
 
-
-class ReplicatedLinear(nn.Module):
+class ReplicatedLinear(_Product):
     """Each TP rank holds the whole matrix and applies it to the rows that it has.
 
-    For the residual stream (``[r, in]`` under sequence parallelism), where its gradient is partial
-    exactly when the rows are divided. Not for the result of ``copy_to_region``.
+    It maps ``[r or R, in]`` to ``[r or R, out]``, for the residual stream, where its gradient is
+    partial exactly when sequence parallelism divides the rows. Not for the result of
+    ``copy_to_region``.
     """
 
     def __init__(self, builder: Builder, in_width: int, out_width: int) -> None:
@@ -63,7 +67,3 @@ class ReplicatedLinear(nn.Module):
         self.weight = builder.parameter(
             "weight", (out_width, in_width), std=in_width**-0.5, partial=partial
         )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map ``[r or R, in]`` to ``[r or R, out]``."""
-        return linear(x, self.weight)

@@ -162,11 +162,9 @@ class CensusLine:
             return None
         rank, world = int(match[1]), int(match[2])
         place = None if match[6] == "-" else int(match[6])
-        if rank >= world or len(ranks) != int(match[7]) or max(ranks) >= world:
-            return None
-        if place is None and rank in ranks:
-            return None
-        if place is not None and (place >= len(ranks) or ranks[place] != rank):
+        in_its_place = rank not in ranks if place is None else ranks[place : place + 1] == (rank,)
+        inside = rank < world and max(ranks) < world
+        if not (inside and in_its_place and len(ranks) == int(match[7])):
             return None
         return cls(rank, world, match[3], match[4], ranks, place)
 

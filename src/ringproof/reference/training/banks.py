@@ -69,31 +69,20 @@ def graph_banks(
     ]
     scope = options.graphs.graph_scope
     with ExitStack() as stack:
-        banks, seconds = _captured(stages, scope, samples, made, stack)
+
+        def capture() -> tuple[GraphBank, ...]:
+            banks = []
+            for stage in stages:
+                banks.append(capture_bank(parts_of(stage, scope), samples, made))
+                stack.callback(banks[-1].reset)
+            return tuple(banks)
+
+        started = time.perf_counter()
+        banks = refuse_together(capture)
+        seconds = time.perf_counter() - started
         own = rank_record(banks, made, schedule.sizes, scope=scope, seconds=seconds)
         stage = options.parallel.layout.coordinate("pp", dist.get_rank())
         yield banks, graphs_record(own, stage)
-
-
-def _captured(
-    stages: Sequence[Stage],
-    scope: str,
-    samples: Sequence[PackedBatch],
-    options: BankOptions,
-    stack: ExitStack,
-) -> tuple[tuple[GraphBank, ...], float]:
-    """Capture a bank for each stage, and return the duration, too."""
-
-    def capture() -> tuple[GraphBank, ...]:
-        banks = []
-        for stage in stages:
-            banks.append(capture_bank(parts_of(stage, scope), samples, options))
-            stack.callback(banks[-1].reset)
-        return tuple(banks)
-
-    started = time.perf_counter()
-    banks = refuse_together(capture)
-    return banks, time.perf_counter() - started
 
 
 def padding_batch(

@@ -36,6 +36,7 @@ from ringproof.reference.training.options import TrainOptions
 
 LATEST = "latest"
 DESCRIPTION = "run.json"
+UNWRITABLE = "cannot be written; name a writable folder"
 FORMAT = 2
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter, beside the number of its steps."""
@@ -117,7 +118,7 @@ def _write(partial: Path, parts: Assembly) -> None:
     """Write the files of this rank; of a file that ranks share, the first of them writes it."""
     first = parts.groups.domain_rank == 0 or parts.options.parallel.fully_sharded
     files = _files(_tensors(parts), parts)
-    with _refusing("save", partial.parent, "cannot be written; name a writable folder"):
+    with _refusing("save", partial.parent, UNWRITABLE):
         for name, tensors in files.items():
             if first or name.startswith("random"):
                 _write_file(partial / name, tensors)
@@ -192,7 +193,7 @@ def _set_random_state(device: torch.device, tensors: Mapping[str, torch.Tensor])
 def _begin(folder: Path, step: int) -> Path:
     """Create an empty folder to write into, and remove what an interrupted save left there."""
     partial = folder / f".step-{step:06}.partial"
-    with _refusing("save", folder, "cannot be written; name a writable folder"):
+    with _refusing("save", folder, UNWRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*.partial"):
             shutil.rmtree(left)
@@ -205,7 +206,7 @@ def _finish(folder: Path, partial: Path, identity: Identity, step: int) -> Path:
     description = {"format": FORMAT, "step": step, "identity": identity}
     name = f"step-{step:06}"
     names = itertools.chain([name], (f"{name}.{again}" for again in itertools.count(1)))
-    with _refusing("save", folder, "cannot be written; name a writable folder"):
+    with _refusing("save", folder, UNWRITABLE):
         write_atomically(partial / DESCRIPTION, json.dumps(description, indent=1), field="save")
         _flush(partial)
         final = next(folder / name for name in names if not (folder / name).exists())
