@@ -15,7 +15,7 @@ from torch import nn
 from checks.graphs.captures import captures, equal, perceptron, results, tensor
 from ringproof.errors import InputError
 from ringproof.reference.graphs import transformer_engine
-from ringproof.reference.graphs.backend import Capture, GraphMemory, Replays
+from ringproof.reference.graphs.backend import GraphMemory, Replays
 from ringproof.reference.graphs.cuda import CudaBackend
 from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
 from ringproof.reference.graphs.transformer_engine import TransformerEngineBackend
@@ -137,11 +137,6 @@ def test_capture_and_replay(device: Device) -> None:
     assert device.events[2:] == ["reset 2", "reset 3"]
 
 
-def test_a_pool_is_shared_when_given(device: Device) -> None:
-    BACKEND.capture(captures(frozen()), pool="mine", warm_up=1)
-    assert device.events[1:] == ["record 1 mine thread_local", "record 2 mine thread_local"]
-
-
 class Breaks:
     """Works in the warm-up, and raises in the capture."""
 
@@ -177,13 +172,6 @@ def test_a_broken_capture_is_undone(
     assert device.events[-2:] == ["reset 1", "reset 2"]
     assert device.current == "main"
     assert gc.isenabled()
-
-
-def test_a_broken_warm_up_is_undone(device: Device) -> None:
-    with pytest.raises(ZeroDivisionError):
-        BACKEND.capture(captures(lambda x: x / (1 // 0)), warm_up=1)
-    assert device.events == ["on capture"]
-    assert device.current == "main"
 
 
 def test_no_warm_up_is_refused(device: Device) -> None:
@@ -229,13 +217,6 @@ def test_no_gpu(name: str, device: torch.device) -> None:
 def test_what_is_refused_anywhere(name: str, device: torch.device, said: str) -> None:
     with pytest.raises(InputError, match=said):
         choose_backend(name, device)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu() -> None:
-    assert choose_backend("auto", GPU).name == choose_backend("cuda", GPU).name == "cuda"
-    with pytest.raises(InputError, match="does not work on cpu, where the model is"):
-        choose_backend("cuda", CPU)
 
 
 ENGINE = TransformerEngineBackend(torch.device("cuda", 0))
@@ -323,14 +304,6 @@ def test_one_of_two_results_may_go_unused(which: int, asked: dict[str, Any]) -> 
     assert (graphed.in_flight, graphed.replays) == (False, Replays(1, 1))
 
 
-def test_a_result_that_nobody_holds_is_not_in_flight(asked: dict[str, Any]) -> None:
-    graphed = ENGINE.capture(captures(perceptron()))[0]
-    output = graphed(tensor(5, 4))
-    assert graphed.in_flight
-    del output
-    assert not graphed.in_flight
-
-
 def test_gradients_are_copies(asked: dict[str, Any]) -> None:
     """Releases hand out their memory, which autograd makes the ``.grad`` of a leaf."""
 
@@ -344,18 +317,6 @@ def test_gradients_are_copies(asked: dict[str, Any]) -> None:
     Memory.GRADIENT.fill_(torch.nan)
     assert leaf.grad is not None
     assert leaf.grad.isfinite().all()
-
-
-def test_a_plain_tensor_is_a_parameter(asked: dict[str, Any]) -> None:
-    weight = tensor(4, grad=True)
-    capture = Capture(
-        name="scaled",
-        function=lambda x: x * weight,
-        inputs=(tensor(5, 4),),
-        parameters={"weight": weight},
-    )
-    ENGINE.capture([capture])
-    assert [list(one.parameters()) for one in asked["modules"]] == [[weight]]
 
 
 def test_what_it_copies_itself_is_not_copied_twice(asked: dict[str, Any]) -> None:

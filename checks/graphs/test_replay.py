@@ -73,25 +73,6 @@ def test_an_output_that_is_not_used_adds_nothing_to_gradients() -> None:
         assert x.grad is not None and equal([x.grad], [torch.full_like(x, factor)])
 
 
-def test_python_is_not_run_again() -> None:
-    calls = []
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        return x * (3 if len(calls) < 2 else 2)
-
-    graphed = graph(function, tensor(3), warm_up=0)
-    assert equal([graphed(tensor(3, seed=1))], [3 * tensor(3, seed=1)])
-    assert len(calls) == 1
-
-
-def test_a_tensor_from_outside_is_read_where_it_is() -> None:
-    table = tensor(3)
-    graphed = graph(lambda x: x * table, tensor(3))
-    table.add_(1)
-    assert equal([graphed(tensor(3, seed=1))], [tensor(3, seed=1) * table])
-
-
 def test_the_gradient_of_a_parameter_is_not_the_graphs_memory() -> None:
     """Two backwards of one callable add up: autograd must not keep the static gradient."""
     module = perceptron()
