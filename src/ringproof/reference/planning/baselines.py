@@ -66,8 +66,10 @@ def static_plan(
     values = check_lengths(lengths, fixed)
     microbatches, makespan = _static(values, fixed, model, goal, order)
     bound = _bound(values, domain, model, goal) if bound is None else bound
-    times = (model.unit, makespan, bound)
-    return build_plan(values, fixed, _filled(microbatches, fixed), times=times, started=started)
+    times, filled = (model.unit, makespan, bound), _filled(microbatches, fixed)
+    (rows,) = columns(lambda n: [fixed.rank_rows(n, cp_size)], values)
+    tokens = cp_size * sum(rows)
+    return build_plan(values, fixed, filled, times=times, started=started, tokens=tokens)
 
 
 def _static(
@@ -116,7 +118,8 @@ def padded_plan(
     makespan = iteration(microbatches, computed, domain.ranks, model, goal)
     bound = _bound(values, domain, model, goal) if bound is None else bound
     times, filled = (model.unit, makespan, bound), _filled(microbatches, fixed)
-    return build_plan(values, fixed, filled, times=times, started=started, computed=computed)
+    tokens = len(values) * cp_size * fixed.rank_rows(max(values), cp_size)
+    return build_plan(values, fixed, filled, times=times, started=started, tokens=tokens)
 
 
 def best_static_plan(

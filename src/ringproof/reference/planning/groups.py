@@ -46,6 +46,12 @@ class PackedMicrobatch:
         return max(group.time for group in self.groups)
 
     @property
+    def tokens(self) -> int:
+        """Tokens of all groups together, padding included."""
+        rows, sizes = self.table.rows, self.table.sizes
+        return sum([sizes[one.level] * rows(one.level, one.members) for one in self.groups])
+
+    @property
     def idle(self) -> int:
         """Ranks that no group could grow into."""
         sizes = self.table.sizes

@@ -116,9 +116,9 @@ def build_plan(
     *,
     times: tuple[str, float, float],
     started: float,
-    computed: Sequence[int] | None = None,
+    tokens: int,
 ) -> Plan:
-    """Build a plan, and measure its padding and its group sizes.
+    """Build a plan, and measure its group sizes.
 
     Args:
         lengths: Tokens of each sequence.
@@ -126,24 +126,17 @@ def build_plan(
         microbatches: In the order they run.
         times: Unit of the times, makespan and lower bound.
         started: ``time.perf_counter()`` when planning began.
-        computed: Lengths as the ranks compute them, where sequences are padded to more than
-            their own.
+        tokens: Of all groups together, padding included.
     """
-    members: dict[int, list[int]] = {}
+    histogram = Counter[int]()
     for microbatch in microbatches:
         for group in microbatch.groups:
             if group.sequences:
-                members.setdefault(group.size, []).extend(group.sequences)
-    held = lengths if computed is None else computed
-    tokens = 0
-    for size, found in members.items():
-        unit = size * domain.rank_multiple
-        counts = Counter(map(held.__getitem__, found))
-        tokens += unit * sum([-(-length // unit) * count for length, count in counts.items()])
+                histogram[group.size] += len(group.sequences)
     metrics = Metrics(
         *times,
         padding_fraction=1 - sum(lengths) / tokens,
-        cp_histogram={size: len(members[size]) for size in sorted(members)},
+        cp_histogram=dict(sorted(histogram.items())),
         planning_seconds=time.perf_counter() - started,
     )
     budget, sizes = domain.max_tokens_per_rank, domain.cp_sizes

@@ -93,7 +93,8 @@ def plan_batch(
     while len(microbatches) % domain.microbatch_multiple:  # fewer sequences than microbatches
         microbatches.append(Microbatch(tuple(dummies(0, domain.ranks, domain.cp_sizes))))
     times = (model.unit, makespan * batch.unit_cost, bound * batch.unit_cost)
-    return build_plan(lengths, domain, microbatches, times=times, started=started)
+    tokens = sum(packed.tokens for packed in best)
+    return build_plan(lengths, domain, microbatches, times=times, started=started, tokens=tokens)
 
 
 def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> tuple[int, ...]:
@@ -106,7 +107,8 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> tuple[in
         problem = f"{len(lengths):,} sequences are more than {MAX_SEQUENCES:,}"
         raise InputError("lengths", f"{problem}; plan one global batch at a time")
     try:
-        values = tuple(map(operator.index, lengths))
+        plain = lengths if isinstance(lengths, Sequence) else lengths.tolist()
+        values = tuple(map(operator.index, plain))
     except TypeError:
         problem = "the lengths are not a list of whole numbers; give the tokens of each sequence"
         raise InputError("lengths", problem) from None

@@ -364,7 +364,13 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
     values: list[int] = lengths.tolist()
     makespan = simulate(microbatches, values, domain.ranks, model, Goal()).makespan
     times = (model.unit, makespan, 0.0)
-    return build_plan(values, domain, microbatches, times=times, started=started)
+    groups = [group for microbatch in microbatches for group in microbatch.groups]
+    rows = [
+        group.size * domain.rank_rows(values[n], group.size)
+        for group in groups
+        for n in group.sequences
+    ]
+    return build_plan(values, domain, microbatches, times=times, started=started, tokens=sum(rows))
 
 
 def _assign(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> list[Microbatch] | None:
