@@ -95,13 +95,6 @@ def test_depth_just_below_the_limit_is_read(tmp_path: Path) -> None:
     _refusal(_write(tmp_path, f"[{deep}]"))
 
 
-def test_a_50_megabyte_card_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "card.yaml"
-    with path.open("wb") as stream:
-        stream.truncate(50_000_000)
-    assert "larger than 1,000,000 bytes" in _refusal(path)
-
-
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
 def test_an_empty_file_is_no_card(tmp_path: Path, text: str) -> None:
     path = _write(tmp_path, text)

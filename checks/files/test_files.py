@@ -16,13 +16,8 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "new \ud800")
-    assert path.read_text() == "old"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("old", 0o644)
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.json"]
-
-
-def test_others_may_read_what_was_written(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a", "x")
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
@@ -38,23 +33,13 @@ def test_a_device_is_not_replaced() -> None:
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-def test_an_endless_device_is_refused() -> None:
-    with pytest.raises(InputError, match="larger than 10 bytes"):
-        read_input(Path("/dev/zero"), 10, remedy="name a file")
-
-
-def test_links_in_a_circle_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(InputError, match=r"--json: .* cannot be written"):
-        write_atomically(tmp_path / "a", "x", field="--json")
-
-
-@pytest.mark.parametrize("name", ["missing/a.json", "."])
+@pytest.mark.parametrize("name", ["missing/a.json", ".", "circle"])
 def test_a_place_that_cannot_be_written_names_the_option(tmp_path: Path, name: str) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "circle")
     with pytest.raises(InputError, match=r"--json: .* cannot be written"):
         write_atomically(tmp_path / name, "x", field="--json")
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "circle"]
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:

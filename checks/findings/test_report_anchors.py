@@ -123,14 +123,10 @@ def test_changed_code_is_a_finding_and_moved_code_is_counted(scene: Scene) -> No
 
 
 def test_json_is_the_same_by_either_option(scene: Scene) -> None:
-    one, other = scene.run("check", "--json", "-"), scene.run("check", "--format", "json")
-    assert one.stdout == other.stdout
-    assert json.loads(one.stdout)["pass"] is True
     ends = ("--from", scene.git("main"), "--to", scene.git("later"))
-    one, other = (
-        scene.run("drift", *ends, *how) for how in (("--json", "-"), ("--format", "json"))
-    )
-    assert one.stdout == other.stdout
+    for words in (("check",), ("drift", *ends)):
+        one, other = (scene.run(*words, *how) for how in (("--json", "-"), ("--format", "json")))
+        assert json.loads(one.stdout) == json.loads(other.stdout) != {}
 
 
 def test_a_sarif_file_is_written_beside_what_is_printed(scene: Scene) -> None:
@@ -192,14 +188,6 @@ def test_without_any_upstream_no_format_passes(scene: Scene) -> None:
     for shown in ("text", "json", "sarif", "github"):
         result = scene.run("check", "--format", shown)
         assert isinstance(result.exception, InputError) and result.stdout == ""
-
-
-def test_an_upstream_that_cannot_be_used_is_one_finding(scene: Scene) -> None:
-    repository = make_repository(scene.skill.root / "other")
-    commit(repository, {"pkg/mod.py": "def build(:\n"})
-    given = ("--upstream", f"lm=git:{scene.skill.root / 'other'}@main")
-    found = sarif(scene.run("check", *given, "--format", "sarif"))
-    assert [item["ruleId"] for item in found][:2] == ["RA105", "RA105"]
 
 
 def test_a_lock_of_another_version_is_a_finding(scene: Scene) -> None:

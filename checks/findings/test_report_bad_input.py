@@ -131,9 +131,7 @@ def test_an_upstream_that_cannot_be_had(scene: Scene, run: Run, spec: str) -> No
     given = spec.format(git=scene.repository, root=root)
     place = ("--cache", ".cache", "--offline")
     checkout(root, {"skills/demo/SKILL.md": "`x/a.py:3`\n"})
-    lines = [
-        refused(run, ("anchors", "lock", *place, "--upstream", f"lm={given}")),
-    ]
+    lines = [refused(run, ("anchors", "lock", *place, "--upstream", f"lm={given}"))]
     for shown in FORMATS:
         how = (*place, "--format", shown)
         lines.append(refused(run, ("anchors", "check", "--upstream", f"lm={given}", *how)))

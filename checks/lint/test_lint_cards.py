@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,6 @@ def test_a_card_that_is_a_link_out_is_not_read(tmp_path: Path) -> None:
     card.symlink_to(outside)
     (finding,) = report_on(tmp_path / "repository").findings
     assert (finding.rule, "lies outside the cards folder" in finding.message) == ("RP210", True)
-
-
-def test_a_card_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    card = _card(tmp_path, "")
-    card.unlink()
-    os.mkfifo(card)
-    (finding,) = report_on(tmp_path).findings
-    assert "is not a regular file" in finding.message
 
 
 def test_a_card_outside_of_what_is_linted_is_not_read(tmp_path: Path) -> None:
