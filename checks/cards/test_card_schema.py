@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,28 +125,15 @@ def test_every_key_of_a_card_is_described() -> None:
             assert entry.get("description"), f"{name}.{key}"
 
 
-def _patterns(value: Any) -> Iterator[str]:
-    for key, item in value.items() if isinstance(value, dict) else ():
-        if key == "pattern" and isinstance(item, str):
-            yield item
-        yield from _patterns(item)
-    for item in value if isinstance(value, list) else ():
-        yield from _patterns(item)
-
-
 def test_the_patterns_are_portable() -> None:
-    found = set(_patterns(card_schema()))
+    found = set(re.findall(r'"pattern": "(.+)"', schema_text()))
     assert len(found) > 8
-    for pattern in found:
+    for pattern in map(json.loads, (f'"{text}"' for text in found)):
         re.compile(pattern)
-        assert "(?P" not in pattern, pattern
-        assert not re.search(r"\\[AZ]", pattern), pattern
+        assert "(?P" not in pattern and not re.search(r"\\[AZ]", pattern), pattern
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
-    runner = CliRunner()
-    printed = runner.invoke(app, ["card", "schema"])
-    assert printed.exit_code == 0
-    assert printed.stdout == schema_text()
-    runner.invoke(app, ["card", "schema", "-o", str(tmp_path / "s.json")])
+    assert CliRunner().invoke(app, ["card", "schema"]).stdout == schema_text()
+    CliRunner().invoke(app, ["card", "schema", "-o", str(tmp_path / "s.json")])
     assert (tmp_path / "s.json").read_text() == schema_text()

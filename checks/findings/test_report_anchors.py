@@ -190,6 +190,13 @@ def test_without_any_upstream_no_format_passes(scene: Scene) -> None:
         assert isinstance(result.exception, InputError) and result.stdout == ""
 
 
+def test_a_file_that_cannot_be_read_is_a_finding(scene: Scene) -> None:
+    commit(make_repository(scene.skill.root / "other"), {"pkg/mod.py": "def build(:\n"})
+    given = ("--upstream", f"lm=git:{scene.skill.root / 'other'}@main")
+    found = sarif(scene.run("check", *given, "--format", "sarif"))
+    assert [item["ruleId"] for item in found][:2] == ["RA105", "RA105"]
+
+
 def test_a_lock_of_another_version_is_a_finding(scene: Scene) -> None:
     given = ("--upstream", f"some/where={scene.git()}")
     assert scene.run("lock", *given).exit_code == 0
