@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from checks.cards.hostile import BOMB
 from checks.running import one_line
-from ringproof.errors import InputError
 from ringproof.cards.document import MAX_DEPTH, read_document
+from ringproof.errors import InputError
 
 
 def _write(tmp_path: Path, text: str | bytes) -> Path:

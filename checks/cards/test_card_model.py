@@ -12,7 +12,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from checks.running import one_line
-from ringproof.errors import InputError
 from ringproof.cards import (
     PackageUpstream,
     ProofKind,
@@ -22,6 +21,7 @@ from ringproof.cards import (
     statements,
 )
 from ringproof.cards.proof import covers, parse_proof
+from ringproof.errors import InputError
 
 CARD: Mapping[str, Any] = MappingProxyType(
     YAML(typ="safe", pure=True).load(f"""
@@ -158,7 +158,11 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("claims", 0, "proof"), "/checks/test_a.py", "not a pytest node id"),
         (("claims", 0, "proof"), "checks/test_a.py --pdb", "not a pytest node id"),
         (("claims", 0, "proof"), "rm -rf checks/test_a.py", "not a pytest node id"),
-        (("claims", 0, "lines"), "later", "'later' is not a line of this card; use one of: today, soon"),
+        (
+            ("claims", 0, "lines"),
+            "later",
+            "'later' is not a line of this card; use one of: today, soon",
+        ),
         (("lines", 0, "trains"), False, "gives no reason"),
         (("lines", 0, "upstreams"), [], "has no upstream"),
         (("lines", 0, "upstreams"), ["other"], "not an upstream of this card"),
@@ -201,7 +205,9 @@ def test_missing_and_unknown_keys(tmp_path: Path) -> None:
     data = copy.deepcopy(dict(CARD))
     del data["summary"]
     assert "summary: the key is missing; add it" in _refusal(_write(tmp_path, data))
-    assert "'evidence_list' is not a key" in _refusal(_write(tmp_path, {**CARD, "evidence_list": []}))
+    assert "'evidence_list' is not a key" in _refusal(
+        _write(tmp_path, {**CARD, "evidence_list": []})
+    )
 
 
 def test_several_problems_are_counted(tmp_path: Path) -> None:

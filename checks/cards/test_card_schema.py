@@ -1,4 +1,4 @@
-"""The JSON Schema for editors: not stale, and of one mind with the loader."""
+"""The JSON Schema for editors refuses what the loader refuses for its form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from checks.cards import test_card_model
 from checks.cards.test_card_model import CARD, _set, _write
+from ringproof.cards import load_card
+from ringproof.cards.document import read_document
+from ringproof.cards.schema import card_schema, schema_text
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.cards import load_card, schema
-from ringproof.cards.document import read_document
-from ringproof.cards.schema import SCHEMA_FILE, card_schema, schema_text
 
 ROOT = Path(__file__).parents[2]
 OWN_CARDS = sorted(ROOT.glob("cards/*/card.yaml"))
@@ -55,18 +55,18 @@ def _errors(data: Any) -> list[str]:
     return [error.message for error in validator.iter_errors(data)]
 
 
-def test_the_committed_schema_is_one_and_is_not_stale() -> None:
-    committed = Path(schema.__file__).with_name(SCHEMA_FILE).read_text(encoding="utf-8")
-    assert committed == schema_text(), "write it anew: ringproof card schema -o FILE"
+def test_the_schema_is_one() -> None:
     made = card_schema()
     jsonschema.Draft202012Validator.check_schema(made)
-    assert made["$schema"].endswith("2020-12/schema")
-    assert made["$id"]
+    assert made["$schema"].endswith("2020-12/schema") and made["$id"]
 
 
 def test_whole_cards_validate() -> None:
     assert OWN_CARDS
-    for data in (*(read_document(path).data for path in OWN_CARDS), json.loads(json.dumps({**CARD}))):
+    for data in (
+        *(read_document(path).data for path in OWN_CARDS),
+        json.loads(json.dumps({**CARD})),
+    ):
         assert _errors(data) == []
 
 

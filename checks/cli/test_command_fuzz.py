@@ -30,7 +30,7 @@ def _refuses(**_options: object) -> None:
         (lambda **_: print("Traceback (most recent call last)"), "traceback"),
         (lambda **_: time.sleep(60), "takes over 1 s"),
         (lambda **_: Path("unnamed").touch(), "left {'unnamed'}"),
-        (lambda **_: subprocess.Popen(["sleep", "60"]), "left ["),
+        (lambda **_: subprocess.Popen(["/bin/sleep", "60"]), "left ["),
         (_refuses, ""),
     ],
 )

@@ -74,10 +74,7 @@ PARITY = ("logs", "parity", "a", "b")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            (*PARITY, "--html", "a"),
-            "--html: 'a' is an input of this command; name another file",
-        ),
+        ((*PARITY, "--html", "a"), "--html: 'a' is an input of this command; name another"),
         ((*PARITY, "--json", "./b"), "is an input of this command"),
         ((*PARITY, "--json", "link"), "is an input of this command"),
         ((*PARITY, "--json", "hard"), "is an input of this command"),

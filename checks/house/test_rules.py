@@ -17,6 +17,8 @@ from types import MappingProxyType
 
 import pytest
 
+from checks.running import ran
+
 MAX_FUNCTION_LINES = 60
 MAX_NESTING = 3
 
@@ -211,29 +213,15 @@ def test_what_is_allowed_passes(source: str) -> None:
 def test_ruff_has_its_rules(path: str, source: str, rule: str | None) -> None:
     ours = "--select=PLR0917,PLW0603,TID251,TID253"
     command = [sys.executable, "-m", "ruff", "check", ours, "--output-format=concise"]
-    done = subprocess.run(
-        [*command, f"--stdin-filename={path}", "-"],
-        cwd=ROOT,
-        input=source,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(*command, f"--stdin-filename={path}", "-", cwd=ROOT, input=source)
     assert done.returncode == int(rule is not None), done.stdout
     assert (rule or "All checks passed") in done.stdout
 
 
-def lint_imports(*more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def lint_imports(**environment: str) -> subprocess.CompletedProcess[str]:
     program = "from importlinter.cli import lint_imports_command as run; run()"
     command = [sys.executable, "-c", program, "--no-cache", f"--config={ROOT / 'pyproject.toml'}"]
-    return subprocess.run(
-        [*command, *more],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran(*command, cwd=ROOT, env={**os.environ, **environment})
 
 
 def test_imports_point_one_way() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from checks.running import ran
 
 WITHOUT_TORCH = """
 import importlib, pkgutil, sys
@@ -44,17 +45,12 @@ def test_everything_but_the_workers_and_the_tensors_loads() -> None:
     program += "".join(
         f"importlib.import_module({'ringproof.reference.' + name!r})\n" for name in INTEGERS
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = ran(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 40
 
 
 def test_a_module_that_needs_torch_is_noticed() -> None:
     program = 'import sys; sys.modules["torch"] = None\nimport ringproof.cluster.worker'
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert "torch" in done.stderr
+    done = ran(sys.executable, "-c", program)
+    assert done.returncode != 0 and "torch" in done.stderr

@@ -94,7 +94,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, text: str,
 
 
 def test_what_a_file_holds_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    file = write_skill(tmp_path, block("claims", "\x1b[2Jold\n"))
+    write_skill(tmp_path, block("claims", "\x1b[2Jold\n"))
     result = Run("--skills", tmp_path, "--check")
     assert result.code == 1
     assert "\x1b" not in result.out

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+
+from checks.running import ran
 
 BATCHES = 40
 _TIME = re.compile(r"[\d.]+ ms<small>reading left out")
@@ -51,10 +52,8 @@ def requests() -> list[dict[str, Any]]:
 
 def answers(which: str, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the entry answers, without the time that planning took."""
-    done = subprocess.run(
-        [sys.executable, "-m", "checks.site.planning_in_a_child", which],
-        input=json.dumps(asked), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ("-m", "checks.site.planning_in_a_child", which)
+    done = ran(sys.executable, *words, input=json.dumps(asked), timeout=None)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     for answer in found:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checks.running import ringproof
 from checks.site.conftest import Complaints
 
 ROOT = Path(__file__).parents[2]
@@ -102,13 +101,7 @@ def by_command(command: str, folder: Path) -> dict[str, Any]:
     """The plan of a command that the page shows, by `ringproof` itself."""
     words = command.split()
     assert words[:2] == ["ringproof", "plan"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ringproof", *words[1:], "--json", "-"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ringproof(*words[1:], "--json", "-", cwd=folder, check=True)
     return without_time(json.loads(done.stdout))
 
 

@@ -18,22 +18,18 @@ from ringproof.cards.schema import schema_text
 from ringproof.errors import InputError
 
 ROOT = Path(__file__).parents[2]
+PROOF = MappingProxyType(
+    {
+        "id": "anchor:switch", "outcome": "passed", "evidence": "read",
+        "upstream": [f"executed NVIDIA/Megatron-LM git:{MAIN}"],
+    }
+)  # fmt: skip
 CLAIM = MappingProxyType(
     {
-        "id": "product",
-        "verdict": "proven",
-        "evidence": "upstream executed",
-        "lines": ["released"],
-        "proofs": [
-            {
-                "id": "anchor:switch",
-                "outcome": "passed",
-                "evidence": "read",
-                "upstream": [f"executed NVIDIA/Megatron-LM git:{MAIN}"],
-            }
-        ],
+        "id": "product", "verdict": "proven", "evidence": "upstream executed",
+        "lines": ["released"], "proofs": [PROOF],
     }
-)
+)  # fmt: skip
 RECORD: Any = MappingProxyType(
     {
         "started": "2026-11-20T12:00:00Z",
@@ -86,18 +82,20 @@ def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[pages.Skil
 
 def test_a_page_has_verdict_evidence_and_places() -> None:
     page = pages.skill_page(miniature(cpu=RECORD))
-    assert page.startswith("<") is False
-    assert "# The demo" in page
-    assert "2 of 3 proofs ran" in page
-    assert '<span class="verdict proven" title="cpu">proven</span>' in page
-    assert '<span class="evidence">upstream executed</span>' in page
-    assert '<a href="#line-released">released</a>' in page
-    assert "anchor:switch" not in page
-    assert f"{MAIN[:12]}" in page
-    assert "Unproven: needs 2 GPUs." in page
-    assert "lines 3 to 5" in page
-    assert "<td>all groups</td>" in page
-    assert "no: Nothing calls it." in page
+    assert not page.startswith("<") and "anchor:switch" not in page
+    for said in (
+        "# The demo",
+        "2 of 3 proofs ran",
+        '<span class="verdict proven" title="cpu">proven</span>',
+        '<span class="evidence">upstream executed</span>',
+        '<a href="#line-released">released</a>',
+        MAIN[:12],
+        "Unproven: needs 2 GPUs.",
+        "lines 3 to 5",
+        "<td>all groups</td>",
+        "no: Nothing calls it.",
+    ):
+        assert said in page, said
 
 
 def test_without_a_record_nothing_is_called_proven() -> None:

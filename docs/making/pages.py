@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ringproof.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
 from ringproof.cards import Anchor, Card, ProofKind, find_cards, load_card, statements
 from ringproof.cards.card import GpuNeed
 from ringproof.cards.proof import parse_proof
-from ringproof.cards.schema import SCHEMA_FILE
+from ringproof.cards.schema import card_schema
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.prove.results import Verdict
@@ -264,8 +263,7 @@ def _paragraphs(text: str) -> list[str]:
 
 def schema_page() -> str:
     """Every key of a card, from the JSON schema that editors use."""
-    text = files("ringproof.cards").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")
-    schema = json.loads(text)
+    schema = card_schema()
     parts = [{"name": "Card", **_object(schema)}]
     parts += [{"name": name, **_object(part)} for name, part in schema["$defs"].items()]
     return filled("schema.md.jinja", parts=parts)

@@ -179,9 +179,7 @@ Proofs = Annotated[
     tuple[Annotated[Line, Field(json_schema_extra={"pattern": _PROOF})], ...],
     _Form(_proofs, {"minItems": 1, "uniqueItems": True}),
     _OneOrMany(),
-    Field(
-        description="checks/FILE.py::test, smoke/FILE.py::test, anchor:ID, or `unproven: WHY`."
-    ),
+    Field(description="checks/FILE.py::test, smoke/FILE.py::test, anchor:ID, or `unproven: WHY`."),
 ]
 Scope = Annotated[
     Annotated[tuple[Identifier, ...], _OneOrMany()] | None,

@@ -170,7 +170,9 @@ class _Builder:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refused(event, "a second YAML document begins here", "keep one document")
+                    raise self._refused(
+                        event, "a second YAML document begins here", "keep one document"
+                    )
             elif isinstance(event, NodeEvent):
                 data = self._value(event, ())
         if documents == 0:

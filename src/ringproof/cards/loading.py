@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Mapping
@@ -12,17 +13,16 @@ from types import MappingProxyType
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from ringproof.cards.card import Card, CardModel
+from ringproof.cards.document import MAX_BYTES, Location, YamlDocument, read_document
+from ringproof.cards.statements import CardProblem, cross_check
 from ringproof.errors import InputError, shown
 from ringproof.files import read_bounded
-from ringproof.cards.document import Location, YamlDocument, read_document
-from ringproof.cards.card import Card, CardModel
-from ringproof.cards.statements import CardProblem, cross_check
 
 CARD_FILE = "card.yaml"
 CARDS_FOLDER = "cards"
 """Beside the folder of the skills. An installed skill is small without its card and lock."""
 
-_LARGEST = 4_000_000
 _UPSTREAMS = re.compile(rb"^upstreams:", re.MULTILINE)
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
@@ -113,7 +113,9 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
     for name in names:
         if name not in known:
             choice = ", ".join(known) or "none there"
-            raise InputError("SKILL", f"no such skill {shown(name)} in {skills}; choose from: {choice}")
+            raise InputError(
+                "SKILL", f"no such skill {shown(name)} in {skills}; choose from: {choice}"
+            )
     if not known:
         raise InputError("--skills", f"{shown(skills)} holds no skill; name another folder")
     found = {}
@@ -146,18 +148,15 @@ def has_card(skills: Path) -> bool:
 
     A card that cannot be read, or is larger than cards are, is none.
     """
-    try:
-        cards = [find_card(folder) for folder in skills.iterdir()]
-    except OSError:
-        return False
-    return any(card is not None and _names_upstreams(card) for card in cards)
+    with contextlib.suppress(OSError):
+        return any(map(_names_upstreams, filter(None, map(find_card, skills.iterdir()))))
+    return False
 
 
 def _names_upstreams(card: Path) -> bool:
-    try:
-        return _UPSTREAMS.search(read_bounded(card, _LARGEST)) is not None
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        return _UPSTREAMS.search(read_bounded(card, MAX_BYTES)) is not None
+    return False
 
 
 def refuse_link_outside(card: Path) -> None:
@@ -184,7 +183,9 @@ def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
     if isinstance(value, (dict, list, tuple)):
         value = type(value).__name__
     if value is not None:
-        problem = f"{shown(value)} {problem}" if kind == "card" else f"{problem}, not {shown(value)}"
+        problem = (
+            f"{shown(value)} {problem}" if kind == "card" else f"{problem}, not {shown(value)}"
+        )
     location: Location = ()
     for part in detail["loc"][:-1]:  # without the names of union branches
         location = (*location, part) if (*location, part) in document.lines else location

@@ -11,15 +11,12 @@ from typing import Any
 
 from ringproof.cards.card import Card
 
-SCHEMA_FILE = "card.schema.json"
-"""File in this folder with the text of `schema_text`."""
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IDENTITY = "urn:ringproof:card.schema.json"
 
 
 def schema_text() -> str:
-    """Return the schema as the text of `SCHEMA_FILE`."""
+    """Return the schema as the text of a file."""
     return json.dumps(card_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

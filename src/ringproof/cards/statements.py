@@ -8,8 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.cards.document import Location
 from ringproof.cards.card import Card
+from ringproof.cards.document import Location
 from ringproof.cards.proof import Proof, ProofKind, parse_proof
 from ringproof.errors import shown
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -79,21 +78,24 @@ def prove(options: ProveCommand) -> None:
         if missing:  # then nothing tries to fetch it again
             short = tuple(f"not at hand: {item}" for item in missing)
             request = replace(request, offline=True, short=short)
-        result = run_proofs(request, console, _notice)
+        result = run_proofs(request, console, lambda line: typer.echo(f"stale: {line}", err=True))
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, options)
     if options.json_path:
-        write_json(_summary(result), options.json_path)
+        summary = {
+            "version": 1,
+            "pass": not result.problems,
+            "problems": list(result.problems),
+            "stale": list(result.stale),
+            "skills": list(result.records),
+        }
+        write_json(summary, options.json_path)
     printed = "-" in (options.json_path, options.html)
     print_records(result.records, result.problems, console if printed else Console())
     typer.echo(f"report: {options.out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
-
-
-def _notice(line: str) -> None:
-    typer.echo(f"stale: {line}", err=True)
 
 
 def _write(result: ProveResult, options: ProveCommand) -> None:
@@ -108,13 +110,3 @@ def _write(result: ProveResult, options: ProveCommand) -> None:
     write_atomically(options.out / "report.html", report, field="--out")
     if options.html:
         write_text(report, options.html, field="--html")
-
-
-def _summary(result: ProveResult) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "pass": not result.problems,
-        "problems": list(result.problems),
-        "stale": list(result.stale),
-        "skills": list(result.records),
-    }

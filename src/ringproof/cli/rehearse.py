@@ -7,7 +7,7 @@ import importlib.util
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ringproof.cli.options import (
     knowing_skills,
 )
 from ringproof.cli.output import write_result, write_text
-from ringproof.errors import InputError, shown
+from ringproof.errors import InputError, printable, shown
 from ringproof.options import option, seconds
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ EXAMPLE = (
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
+_CHECKOUT = "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION."
 
 
 def set_option() -> Any:
@@ -49,11 +50,7 @@ def set_option() -> Any:
 class RunOptions:
     """How a checkout of Megatron-LM is run."""
 
-    upstream: str = option(
-        "",
-        "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
-        metavar="SPEC",
-    )
+    upstream: str = option("", _CHECKOUT, metavar="SPEC")
     te: str | None = option(
         None,
         "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
@@ -76,7 +73,7 @@ class RehearseCommand(RunOptions, CacheOptions):
         metavar="SCRIPT | -- COMMAND...",
         argument=True,
     )
-    upstream: str = option(..., fields(RunOptions)[0].metadata["option"].help, metavar="SPEC")
+    upstream: str = option(..., _CHECKOUT, metavar="SPEC")
     sets: tuple[str, ...] = set_option()
     against: str = option(
         "",
@@ -191,7 +188,7 @@ def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
         yield tell
         return
     with console.status("starting") as status:
-        yield lambda phase, line: status.update(_escaped(f"{phase}: {line}"))
+        yield lambda phase, line: status.update(escape(printable(f"{phase}: {line}")))
 
 
 def _brief(line: str) -> str:
@@ -202,7 +199,3 @@ def _brief(line: str) -> str:
     step = ITERATION.search(logged)
     doing = f"step {step[1]} of {step[2]} is done" if step else "before or between steps"
     return f"{running} ranks running, {doing}"
-
-
-def _escaped(text: str) -> str:
-    return escape("".join(letter if letter.isprintable() else "?" for letter in text))

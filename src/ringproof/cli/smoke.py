@@ -100,11 +100,6 @@ class SmokeCommand(RunOptions, CacheOptions):
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
 
-    @property
-    def only_printed(self) -> bool:
-        """Whether commands are written and nothing is started or judged."""
-        return bool(self.dry_run or self.slurm or self.kubernetes)
-
     def pair(self) -> Pair:
         """Return both programs.
 
@@ -188,7 +183,7 @@ def megatron(options: SmokeCommand) -> None:
     for kind, place in (("slurm", options.slurm), ("kubernetes", options.kubernetes)):
         if place:
             write_text(render(kind, pair, options.job()), place, field=f"--{kind}")
-    if not options.only_printed:
+    if not (options.dry_run or options.slurm or options.kubernetes):
         verdict = judging.judge(pair, () if options.judge else _run(pair, options))
         _report(verdict, options)
 

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -25,11 +25,6 @@ class Interrupted(SystemExit):
         self.kept = ""
 
 
-def _ignore(numbers: Iterable[signal.Signals]) -> None:
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
-
-
 @contextlib.contextmanager
 def termination_as_exit() -> Iterator[None]:
     """Let the first of `SIGNALS` raise `Interrupted` in the block; later ones are ignored.
@@ -41,16 +36,19 @@ def termination_as_exit() -> Iterator[None]:
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     heard = () if launched else tuple(n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN)
 
+    def ignore() -> None:
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)
+
     def leave(number: int, _frame: FrameType | None) -> None:
-        for other in heard:
-            signal.signal(other, signal.SIG_IGN)
+        ignore()
         raise Interrupted(number)
 
     before = {number: signal.signal(number, leave) for number in heard}
     try:
         yield
     finally:
-        atexit.register(_ignore, heard)  # what Python removes at its exit is removed whole
+        atexit.register(ignore)  # what Python removes at its exit is removed whole
         for number, handler in before.items():
             if signal.getsignal(number) is leave:  # else the process is about to end
                 signal.signal(number, handler)

@@ -91,20 +91,17 @@ def as_github(report: Report) -> tuple[str, ...]:
     """One line each; nothing in a path or a message can start another command."""
     lines = []
     for item in report.findings:
-        place = f"file={_property(showable(item.path, _LONGEST_PATH))},line={item.line}"
+        place = f"file={_encoded(showable(item.path, _LONGEST_PATH), ':,')},line={item.line}"
         if item.end_line is not None and item.end_line > item.line:
             place += f",endLine={item.end_line}"
-        text = _data("\n".join((item.message, *item.details)))
+        text = _encoded("\n".join((item.message, *item.details)))
         lines.append(f"::{_COMMANDS[report.rule(item).level]} {place},title={item.rule}::{text}")
     return tuple(lines)
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _encoded(text: str, more: str = "") -> str:
+    """Encode what GitHub's runner would read as a part of a command."""
+    return "".join(f"%{ord(one):02X}" if one in f"%\r\n{more}" else one for one in text)
 
 
 WINDOW = 100

@@ -65,7 +65,9 @@ class _Scanner:
         character = self.text[self.at]
         closer = self.open[-1][0] if self.open else ""
         if closer == "'":
-            self._move_behind("'")
+            self.at = self._find("'") + 1
+            if self.at <= len(self.text):
+                self.open.pop()
         elif character == "\\":
             self._backslash(quoted=closer == '"')
         elif closer and self.text.startswith(closer, self.at):
@@ -92,11 +94,6 @@ class _Scanner:
     def _find(self, end: str) -> int:
         place = self.text.find(end, self.at)
         return len(self.text) if place < 0 else place
-
-    def _move_behind(self, quote: str) -> None:
-        self.at = self._find(quote) + 1
-        if self.at <= len(self.text):
-            self.open.pop()
 
     def _push(self, closer: str, width: int) -> None:
         self.open.append((closer, self.at))

@@ -55,30 +55,27 @@ class GeneratedBlock:
         """Return the values of a key; empty if it is not given."""
         return self.options.get(key, ())
 
+    def check(self, word: str, choices: Sequence[str], what: str) -> None:
+        """Raise `InputError` for a word that is not one of the choices."""
+        if word not in choices:
+            raise self.refusal(f"{shown(word)} is not a {what}; {nearest(word, choices)}")
+
     def refuse_others(self, keys: Sequence[str]) -> None:
         """Raise `InputError` for a key that this kind of block does not have."""
         for key in self.options:
-            if key not in keys:
-                raise self.refusal(
-                    f"{shown(key)} is not a key of {self.kind}; {nearest(key, keys)}"
-                )
+            self.check(key, keys, f"key of {self.kind}")
 
     def one_of(self, key: str, choices: Sequence[str]) -> str:
         """Return the value of a key that takes one of some words; the first by default."""
         given = ",".join(self.values(key)) or choices[0]
-        if given not in choices:
-            remedy = nearest(given, choices)
-            raise self.refusal(f"{shown(given)} is not a {key} of {self.kind}; {remedy}")
+        self.check(given, choices, f"{key} of {self.kind}")
         return given
 
     def known(self, key: str, choices: Sequence[str], what: str) -> tuple[str, ...]:
         """Return the values of a key, each of which must be known and unique."""
         given = self.values(key)
         for index, value in enumerate(given):
-            if value not in choices:
-                raise self.refusal(
-                    f"{shown(value)} is not a known {what}; {nearest(value, choices)}"
-                )
+            self.check(value, choices, f"known {what}")
             if value in given[:index]:
                 raise self.refusal(f"{key} names {shown(value)} twice; name it once")
         return given

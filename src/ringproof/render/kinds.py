@@ -10,9 +10,8 @@ from typing import Any
 
 from ringproof.anchors.lock import Lock, permalink
 from ringproof.cards.card import Anchor, Card
-from ringproof.errors import shown
 from ringproof.render import versions
-from ringproof.render.blocks import GeneratedBlock, nearest
+from ringproof.render.blocks import GeneratedBlock
 from ringproof.render.escaping import SafeMarkdown, code, inline, link
 from ringproof.render.filling import fill, listed, symbol, table, text_template
 from ringproof.tables import read_table
@@ -45,10 +44,7 @@ class BlockRequest:
             InputError: The block has an unknown kind, key or value, or nothing to show.
         """
         kind = self.block.kind
-        if kind not in KINDS:
-            raise self.block.refusal(
-                f"{shown(kind)} is not a kind of block; {nearest(kind, tuple(KINDS))}"
-            )
+        self.block.check(kind, tuple(KINDS), "kind of block")
         return tuple(KINDS[kind](self).split("\n"))
 
     def needed_lock(self) -> Lock:
