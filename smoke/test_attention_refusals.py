@@ -57,23 +57,6 @@ def test_a_missing_group_is_refused(cluster: Cluster, comm_type: str) -> None:
         attend(cluster, comm_type=comm_type, group="missing")
 
 
-def test_levels_of_different_hierarchies_are_refused(cluster: Cluster) -> None:
-    with pytest.raises(InputError, match=r"group: the levels .* share 4 ranks instead of one"):
-        attend(cluster, comm_type="a2a+p2p", group="same")
-
-
-@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("int64", "int64")])
-def test_tensors_of_another_type_are_refused(cluster: Cluster, dtypes: tuple[str, str]) -> None:
-    with pytest.raises(InputError, match="not of one floating type"):
-        attend(cluster, comm_type="p2p", dtypes=dtypes)
-
-
-@pytest.mark.parametrize("group", ["one", "three"])
-def test_two_levels_are_two_groups(cluster: Cluster, group: str) -> None:
-    with pytest.raises(InputError, match="group: a2a\\+p2p takes two levels"):
-        attend(cluster, comm_type="a2a+p2p", group=group)
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -84,9 +67,17 @@ def test_two_levels_are_two_groups(cluster: Cluster, group: str) -> None:
         ({"comm_type": "p2p", "kv_replication": 0}, "kv_replication: 0 is less than 1"),
         ({"comm_type": "p2p", "kv_replication": 2}, "kv_replication: .*there is no all-to-all"),
         ({"comm_type": "p2p", "rows": 0}, "q, k, v: .* not all \\[batch, sequence"),
+        ({"comm_type": "p2p", "dtypes": ("bfloat16", "float32")}, "not of one floating type"),
+        ({"comm_type": "p2p", "dtypes": ("int64", "int64")}, "not of one floating type"),
+        ({"comm_type": "a2a+p2p", "group": "one"}, "group: a2a\\+p2p takes two levels"),
+        ({"comm_type": "a2a+p2p", "group": "three"}, "group: a2a\\+p2p takes two levels"),
+        (
+            {"comm_type": "a2a+p2p", "group": "same"},
+            "group: the levels .* share 4 ranks instead of one",
+        ),
     ],
 )
-def test_unknown_names_and_shapes_are_refused(
+def test_unknown_names_shapes_and_groups_are_refused(
     cluster: Cluster, arguments: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InputError, match=named):

@@ -140,11 +140,13 @@ def test_a_value_that_cannot_be_sent_is_refused_by_rank(four: Cluster) -> None:
         four.run(cases.return_unreadable, world_size=1)
 
 
-def test_leaving_the_context_leaves_no_process() -> None:
+def test_a_cluster_that_was_left_has_no_process_and_says_so() -> None:
     with Cluster(2, ClusterOptions(log_sink=drop)) as workers:
         process_ids = workers.process_ids
         assert all(map(running, process_ids))
     assert_gone(process_ids)
+    with pytest.raises(RuntimeError, match="has been left"):
+        workers.run(cases.report, text="")
 
 
 PARENT = """
@@ -182,10 +184,3 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals
 def test_a_world_that_does_not_fit_is_refused(four: Cluster, asked: int) -> None:
     with pytest.raises(InputError, match="world_size"):
         four.run(cases.report, world_size=asked, text="")
-
-
-def test_a_cluster_that_was_left_says_so() -> None:
-    with Cluster(1, ClusterOptions(log_sink=drop)) as workers:
-        pass
-    with pytest.raises(RuntimeError, match="has been left"):
-        workers.run(cases.report, text="")

@@ -202,16 +202,6 @@ def test_nccl_need_not_guess_the_device_of_a_barrier(
     assert barriers == [told, "destroyed"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_cluster_without_a_gpu_refuses() -> None:
-    options = ClusterOptions(backend="nccl", share_gpus=True, log_sink=drop)
-    with (
-        Cluster(2, options) as ranks,
-        pytest.raises(InputError, match=r"GPU for each of 2 ranks, and there are 0; use gloo$"),
-    ):
-        ranks.run(place)
-
-
 def test_what_is_to_be_communicated(cluster: Cluster) -> None:
     """So that the tests below do not rot where there is no GPU."""
     outcome = cluster.run(communicate, world_size=4)
