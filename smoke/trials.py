@@ -24,8 +24,8 @@ from ringproof.reference.training.data import read_data
 from ringproof.reference.training.options import KeepingOptions, TrainOptions
 from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.schedules import StepPlan
+from smoke.broken_replays import CONTROLS
 from smoke.faults import MOONLIGHT, NEMOTRON, QWEN3, QWEN3_DP, Fault, Site, injected
-from smoke.graph_training import CONTROLS
 from smoke.training_matrix import (
     ONE_RANK,
     TOLERANCE,
@@ -263,7 +263,7 @@ def train(
         rank: This rank.
         options: Of the run.
         fault: One of ``smoke.faults``.
-        control: A broken replay, one of ``smoke.graph_training``.
+        control: A broken replay, one of ``smoke.broken_replays``.
         backend: Captures the graphs; that of the options by default.
     """
     trace, site = Trace(), _site(rank, options)

@@ -27,7 +27,7 @@ from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, drop
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from smoke import trials
-from smoke.graph_training import BROKEN
+from smoke.broken_replays import BROKEN
 from smoke.training_matrix import Series, Spread, Trace, largest_difference, options_of
 
 STEPS, CONTROL_STEPS, UNPADDED_STEPS = 100, 20, 10

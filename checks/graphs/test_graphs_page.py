@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graphs import parity
-from smoke.graph_training import BROKEN
+from smoke.broken_replays import BROKEN
 from smoke.training_matrix import Series
 
 RECORD = Path(parity.__file__).parent / "results" / "parity.json"
