@@ -40,23 +40,18 @@ def test_a_static_launch_takes_its_path() -> None:
         ("--context-parallel-size 2 --cp-comm-type a2a", call(PAIR), "asks for a2a 2"),
         ("--context-parallel-size 4", call(PAIR), "asks for p2p 4"),
         ("--context-parallel-size 2", call(((0,),), "none"), "ran as one rank"),
-        (
-            "--context-parallel-size 4 --cp-comm-type a2a+p2p "
-            "--hierarchical-context-parallel-sizes 2 2",
-            call(((0, 1, 2, 3),), "a2a+p2p"),
-            "asks for a2a+p2p 2 x 2",
-        ),
-        (
-            "--context-parallel-size 2 --cp-comm-type a2a+p2p "
-            "--hierarchical-context-parallel-sizes 1 2",
-            call(((0,), (0, 1)), "a2a+p2p"),
-            "Transformer Engine runs as p2p",
-        ),
+        ("--context-parallel-size 4 --cp-comm-type a2a+p2p "
+         "--hierarchical-context-parallel-sizes 2 2",
+         call(((0, 1, 2, 3),), "a2a+p2p"), "asks for a2a+p2p 2 x 2"),
+        ("--context-parallel-size 2 --cp-comm-type a2a+p2p "
+         "--hierarchical-context-parallel-sizes 1 2",
+         call(((0,), (0, 1)), "a2a+p2p"), "Transformer Engine runs as p2p"),
+        ("--context-parallel-size 2", call(((0,),), "none", without_cp=True), "ran as one rank"),
         ("--dynamic-context-parallel --cp-comm-type a2a", call(PAIR), "asks for a2a"),
         ("--hybrid-context-parallel", call(((0,),), "none"), "ran on one rank"),
         ("", call(PAIR), "asks for no context parallelism"),
     ],
-)
+)  # fmt: skip
 def test_another_path_than_asked_is_named(command: str, ran: AttentionCall, said: str) -> None:
     path = taken(command, report(0, ran))
     assert not path.as_requested
@@ -71,12 +66,6 @@ def test_a_part_that_upstream_sets_to_cp_1_is_not_judged_and_said() -> None:
     assert path.cp_sizes == {2: 1} and path.tokens == {0: 64, 1: 64}
     (remark,) = path.remarks
     assert remark.startswith("1 attention call of a part of the model")
-
-
-def test_a_model_that_upstream_sets_to_cp_1_as_a_whole_departs() -> None:
-    alone = call(((0,),), "none", without_cp=True)
-    path = taken("--context-parallel-size 2", report(0, alone))
-    assert "ran as one rank" in path.departures[0]
 
 
 def test_a_type_for_each_layer_is_compared_layer_by_layer() -> None:
@@ -118,12 +107,8 @@ def test_sizes_that_change_are_counted_by_microbatch() -> None:
     assert path.as_requested
     assert path.cp_sizes == {1: 2, 2: 1}
     assert path.remarks == ()
-
-
-def test_one_size_of_dynamic_cp_is_remarked() -> None:
-    path = taken("--dynamic-context-parallel", report(0, call(PAIR)), report(1, call(PAIR)))
-    assert path.as_requested
-    assert "no change of sizes" in path.remarks[0]
+    same = taken("--dynamic-context-parallel", report(0, call(PAIR)), report(1, call(PAIR)))
+    assert same.as_requested and "no change of sizes" in same.remarks[0]
 
 
 def test_idle_ranks_are_found() -> None:

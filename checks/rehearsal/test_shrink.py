@@ -20,7 +20,7 @@ MODEL = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-atte
 --tokenizer-type Llama2Tokenizer --tokenizer-model /z
 --use-distributed-optimizer --overlap-grad-reduce --swiglu --eval-interval 100 --eval-iters 10"""
 ADDED = """--kv-channels --mock-data --vocab-size --make-vocab-size-divisible-by --split
---num-workers
+--num-workers --no-rope-fusion
 --attention-dropout --hidden-dropout --null-tokenizer-pad-id --log-interval
 --varlen-mock-dataset-config-json --sft-mock-dataset-config-json"""
 
@@ -95,13 +95,14 @@ def test_ranks(line: str, ranks: int, expected: int) -> None:
     assert small(line, ranks)[0].ranks == expected
 
 
-def test_tp_shrinks_with_its_heads() -> None:
+def test_tp_shrinks_with_its_heads_and_a_length_that_it_does_not_divide() -> None:
     line = "--context-parallel-size 8 --tensor-model-parallel-size 8 --sequence-parallel"
-    result, flags = small(line, 128)
+    result, flags = small(line, 128, MODEL.replace("8192", "8200"))
     tensor = flags.integer("--tensor-model-parallel-size", 0)
     assert result.ranks <= 32 and tensor < 8
     assert flags.integer("--num-attention-heads", 0) == 32 * tensor // 8
     assert flags.integer("--num-query-groups", 0) == 8 * tensor // 8
+    assert flags.integer("--seq-length", 0) % (16 * tensor)
 
 
 PP = "--pipeline-model-parallel-size"
@@ -128,7 +129,7 @@ VALUES = (
       "--fp8-format": None, "--fp8-param-gather": None, "--grad-reduce-in-bf16": None,
       "--tokenizer-type": "NullTokenizer", "--mock-data": ""}),
     # Kernels of Triton are off.
-    ("--multi-latent-attention --moe-permute-fusion --no-rope-fusion",
+    ("--multi-latent-attention --moe-permute-fusion",
      {"--no-rope-fusion": "", "--moe-permute-fusion": None}),
     ("", {"--no-rope-fusion": None}),
     # Routing that balances over the tokens of a rank is another function with CP.
@@ -137,12 +138,8 @@ VALUES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "expected"), VALUES)
-def test_values(line: str, expected: dict[str, str | None]) -> None:
-    _values(small(line, 8)[1], expected)
-
-
 @pytest.mark.parametrize(("model", "line", "more", "expected"), [
+    *((MODEL, line, {}, expected) for line, expected in VALUES),
     (MODEL, "", {"iterations": 7},
      {"--train-iters": "7", "--lr-warmup-iters": "1", "--eval-interval": "4",
       "--eval-iters": "1"}),
@@ -153,24 +150,14 @@ def test_values(line: str, expected: dict[str, str | None]) -> None:
     (WITHOUT_INTERVAL, "--rerun-mode disabled", {},
      {"--eval-interval": None, "--eval-iters": "1", "--rerun-mode": "disabled"}),
 ])  # fmt: skip
-def test_values_of_other_requests(
+def test_values(
     model: str, line: str, more: dict[str, object], expected: dict[str, str | None]
 ) -> None:
-    _values(small(line, 8, model, **more)[1], expected)
-
-
-def _values(flags: Flags, expected: dict[str, str | None]) -> None:
+    flags = small(line, 8, model, **more)[1]
     found = {name: flags.get(name) for name in expected}
     assert found == {
         name: None if value is None else tuple(value.split()) for name, value in expected.items()
     }
-
-
-def test_rope_in_a_kernel_of_triton_is_turned_off_for_mla() -> None:
-    words = ("--multi-latent-attention",)
-    options = {*words, "--no-rope-fusion"}
-    result = shrink(Launch("a.py", words, {}, 1, 1, "test"), options=options)
-    assert "--no-rope-fusion" in result.arguments
 
 
 def test_a_cp_size_that_does_not_fit_is_refused() -> None:
@@ -187,15 +174,6 @@ def test_a_length_keeps_its_remainder(off: int, layout: str) -> None:
     unit = 32 if layout else 16
     assert flags.integer("--seq-length", 0) % unit == (8192 + off) % unit
     assert flags.integer("--seq-length", 0) < 1024
-
-
-def test_a_length_does_not_divide_after_tp_shrank_either() -> None:
-    model = MODEL.replace("8192", "8200")
-    line = "--context-parallel-size 8 --tensor-model-parallel-size 8 --sequence-parallel"
-    _, flags = small(line, 128, model)
-    assert flags.integer("--seq-length", 0) % (
-        16 * flags.integer("--tensor-model-parallel-size", 1)
-    )
 
 
 def test_positions_windows_and_budgets_shrink_in_proportion() -> None:
@@ -303,8 +281,3 @@ def test_an_option_that_upstream_does_not_know_stays() -> None:
     result = shrink(launch, options={"--seq-length"})
     assert Flags(result.arguments).get("--save") == ("/x",)
     assert not Flags(result.arguments).has("--attention-dropout"), "it would be refused"
-
-
-def test_routing_that_balances_over_a_rank_is_recorded() -> None:
-    line = "--num-experts 8 --moe-router-load-balancing-type sinkhorn"
-    assert any("Sinkhorn" in change.hides for change in small(line, 8)[0].changes)

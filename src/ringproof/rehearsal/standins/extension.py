@@ -50,7 +50,10 @@ class _Handing(type):
 
 
 def _open_enum(name: str) -> type:
-    """Make an enumeration like pybind's whose members appear when they are first named."""
+    """Make an enumeration like pybind's whose members appear when they are first named.
+
+    Classes that upstream only names in annotations are such enumerations, too.
+    """
 
     class Member(metaclass=_Handing):
         __members__: dict[str, Any]
@@ -72,25 +75,10 @@ def _open_enum(name: str) -> type:
     return Member
 
 
-def _closed_enum(name: str, members: dict[str, int]) -> Any:
-    """Make an enumeration whose members upstream's Python counts when it is imported."""
-    return enum.IntEnum(name, members)
-
-
-class _Unusable:
-    """A class of the extension that upstream only names in annotations here."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        missing(f"{NAME}.{type(self).__name__}")()
-
-
 def _unknown(symbol: str) -> Any:
     """Return a class for a name of the extension in capitals, and a guard for any other."""
     name = symbol.rpartition(".")[2]
-    if not name[:1].isupper():
-        return missing(symbol)
-    unusable = "Comm" in name and name not in ("CommOverlapType", "CommOverlapAlgo")
-    return type(name, (_Unusable,), {}) if unusable else _open_enum(name)
+    return _open_enum(name) if name[:1].isupper() else missing(symbol)
 
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
@@ -105,10 +93,10 @@ def build(*, has_short_backend: bool, wrap: Wrap) -> StandInModule:
     """
     backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
     module: Any = StandInModule(NAME, _unknown)
-    module.DType = _closed_enum(
-        "DType", {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
-    )
-    module.NVTE_Fused_Attn_Backend = _closed_enum("NVTE_Fused_Attn_Backend", backends)
+    # Upstream's Python counts the members of these two when it is imported.
+    dtypes = {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
+    module.DType = enum.IntEnum("DType", dtypes)
+    module.NVTE_Fused_Attn_Backend = enum.IntEnum("NVTE_Fused_Attn_Backend", backends)
     for name in FUNCTIONS:
         setattr(module, name, wrap(f"{NAME}.{name}", getattr(kernels, name)))
     for name in vars(packed):
