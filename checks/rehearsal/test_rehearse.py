@@ -233,6 +233,7 @@ BAD_INPUT = (
     ("=2' already; name another value", *HERE, "--against", "context-parallel-size=2"),
     ("--against: '/usr' has no megatron/core", *HERE, "--te", "te", "--against", "/usr"),
     ("--against: '/nowhere' is not a folder", *HERE, "--te", "te", "--against", "git:/nowhere@dev"),
+    ("--against: 'fetched:a' names no commit", *HERE, "--te", "te", "--against", "fetched:a"),
     ("--upstream: there is no file", "--upstream", "nothing.whl"),
     (f"--upstream: {WHEEL} is no", "--upstream", WHEEL),
     ("--upstream: the name is empty", "--upstream", ""),

@@ -28,6 +28,7 @@ from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
 
 Progress = Callable[[str, str], None]
 OPTIONS_SECONDS = 120.0
+SPECS = ("git:", "pip:", "fetched:")
 _HELD_BYTES = 120 << 20
 """Memory that a rank of a shrunk GPT takes, apart from what any rank takes: 8 and 16 ranks of a
 launch peaked at 1.5 and 2.7 GB together."""
@@ -136,13 +137,13 @@ def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None
     text = request.against
     if not text:
         return None, None
-    if text.startswith(("git:", "pip:")) or Path(text).is_dir():
+    if text.startswith(SPECS) or Path(text).is_dir():
         return text, None
     name, equals, value = text.partition("=")
     if equals and re.fullmatch(r"(--)?[A-Za-z][A-Za-z0-9_-]*", name):
         return None, (f"--{name.removeprefix('--')}", value)
     repository, at, _ = request.megatron.rpartition("@")
-    if not equals and at and repository.startswith("git:"):
+    if not equals and at and repository.startswith(("git:", "fetched:")):
         return f"{repository}@{text}", None
     sentence = (
         f"{shown(text)} is neither a checkout nor FLAG=VALUE; give a folder, git:PATH@REF, or an "
