@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.doctor.settings import FALSE, NOTHING, Settings
+from ringproof.doctor.settings import FALSE, NOTHING, PREFIXES, Settings
 from ringproof.errors import InputError, shown
 
 NAMES = MappingProxyType({
@@ -33,10 +33,6 @@ YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
 """Names whose values matter enough to say that they were not read."""
-PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"verl": ("actor_rollout_ref.actor.megatron.", "engine."), "nemo-rl": ("policy.megatron_cfg.",)}
-)
-"""Fields of the model that trains; there are further ones, for example of the reference model."""
 CHOICE = "RINGPROOF_RECIPE"
 GPUS = re.compile(r"_(\d+)gpu_")
 """World size in the name of a recipe."""
@@ -95,7 +91,7 @@ def words_of(value: Any) -> tuple[str, ...]:
 
 
 def _belongs(field: str, program: str) -> bool:
-    if program in PREFIXES:
+    if program in ("verl", "nemo-rl"):
         return field.startswith(PREFIXES[program])
     parts = field.split(".")
     if program == "bridge" and parts[0] not in BRIDGE:

@@ -12,6 +12,17 @@ from ringproof.errors import InputError, shown
 NOTHING = ("", "none", "null", "None", "~")
 """Texts that stand for a value that is not given."""
 FALSE = ("false", "0", "no", "off", "False")
+PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bridge": ("model.",),
+        "verl": ("actor_rollout_ref.actor.megatron.", "engine."),
+        "nemo-rl": ("policy.megatron_cfg.",),
+    }
+)
+"""By program, what stands before the settings of the model that trains.
+
+There are further models, for example the reference model of verl.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Settings:
         if name in self.names:
             return self.names[name]
         dashed = "--" + name.replace("_", "-")
-        return dashed if self.program == "megatron" else f"{_PREFIX[self.program]}{name}"
+        return dashed if self.program == "megatron" else f"{PREFIXES[self.program][0]}{name}"
 
     def given(self, name: str) -> bool:
         """Whether a setting has a value."""
@@ -91,12 +102,3 @@ class Settings:
                 self.written(name), f"{shown(self.text(name))} {problem}; write it like 2 4"
             )
         return tuple(map(int, words))
-
-
-_PREFIX: Mapping[str, str] = MappingProxyType(
-    {
-        "bridge": "model.",
-        "verl": "actor_rollout_ref.actor.megatron.",
-        "nemo-rl": "policy.megatron_cfg.",
-    }
-)
