@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from checks.rehearsal.test_launch_shell import written
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
-from ringproof.launch.reading import (
-    read_command,
-    read_launch,
-    read_script,
-    read_test_case,
-)
+from ringproof.launch.reading import read_command, read_launch, read_script, read_test_case
 
 COMMANDS = [
     ("torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py --a 1", 2, 8),
@@ -51,33 +47,25 @@ def test_what_is_no_launch_is_refused(command: str) -> None:
 
 
 def test_slurm_sizes_come_from_the_header(tmp_path: Path) -> None:
-    script = tmp_path / "job.sh"
-    script.write_text(
-        "#!/bin/bash\n#SBATCH --nodes=4 --ntasks-per-node=8 # comment\n"
-        'srun --label bash -c "python pretrain_gpt.py --a $SLURM_NNODES"\n',
-        encoding="utf-8",
-    )
+    header = "#SBATCH --nodes=4 --ntasks-per-node=8 # comment\n"
+    line = 'srun --label bash -c "python pretrain_gpt.py --a $SLURM_NNODES"'
+    script = written(tmp_path, header + line)
     launch = read_script(script)
     assert launch.ranks == 32 and launch.arguments == ("--a", "4")
     assert read_script(script, {"SLURM_NNODES": "2"}).ranks == 16
 
 
 def test_the_environment_is_what_the_script_exports(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(
+    text = (
         "export CUDA_DEVICE_MAX_CONNECTIONS=1 GONE=2 HOST=$(hostname)\nPRIVATE=3\nunset GONE\n"
-        "NVTE_FUSED_ATTN=1 torchrun --nproc-per-node 2 x.py\n",
-        encoding="utf-8",
+        "NVTE_FUSED_ATTN=1 torchrun --nproc-per-node 2 x.py"
     )
-    assert dict(read_script(script).environment) == {
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "NVTE_FUSED_ATTN": "1",
-    }
+    found = dict(read_script(written(tmp_path, text)).environment)
+    assert found == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FUSED_ATTN": "1"}
 
 
 def test_one_of_several_launches_is_chosen(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text("run() { torchrun x.py $1; }\nrun --a\nrun --b\n", encoding="utf-8")
+    script = written(tmp_path, "run() { torchrun x.py $1; }\nrun --a\nrun --b")
     assert read_script(script, {"RINGPROOF_LAUNCH": "2"}).arguments == ("--b",)
     with pytest.raises(InputError, match="is not the number of a launch"):
         read_script(script, {"RINGPROOF_LAUNCH": "3"})
@@ -121,16 +109,10 @@ def test_a_test_case_becomes_what_upstreams_runner_makes_of_it(tmp_path: Path) -
         read_launch(path, {"GPUS_PER_NODE": "all"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "- 1",
-        "MODE: inference\nMODEL_ARGS: {--a: 1}",
-        "a: [",
-        "MODEL_ARGS: {--x: $Y}",
-        "MODEL_ARGS: {a.b: 1}",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "- 1", "MODE: inference\nMODEL_ARGS: {--a: 1}", "a: [", "MODEL_ARGS: {--x: $Y}",
+    "MODEL_ARGS: {a.b: 1}",
+])  # fmt: skip
 def test_what_is_no_test_case_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model_config.yaml"
     path.write_text(text, encoding="utf-8")

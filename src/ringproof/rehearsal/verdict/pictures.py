@@ -86,12 +86,14 @@ def plots(agreement: Agreement) -> Iterator[dict[str, Any]]:
         low, high = math.log10(LOWEST_RELATIVE), math.log10(max([tolerance, *finite])) + 0.5
         dots = [(item.iteration, min(math.log10(max(item.relative, LOWEST_RELATIVE)), high),
                  f"step {item.iteration}: {item.relative:.3g}") for item in items]  # fmt: skip
-        beyond = [dot for item, dot in zip(items, dots, strict=True) if not item.within]
         exponents = range(math.ceil(low), math.floor(high) + 1, 2)
         axis = [(f"1e{exponent}", exponent) for exponent in exponents]
         drawn = _plot(f"{name}, relative difference", {"difference": dots}, (low, high), axis)
-        marks = [("beyond", *_place(dots, dot, (low, high))) for dot in beyond]
-        drawn["marks"] += marks
+        # A mark stands above the one of its difference.
+        drawn["marks"] += [
+            ("beyond", *mark) for item, (_, *mark) in zip(items, drawn["marks"], strict=True)
+            if not item.within
+        ]  # fmt: skip
         drawn["said"] = f"at most {max(item.relative for item in items):.2g}"
         drawn["tolerance"] = _height(math.log10(tolerance), (low, high))
         yield drawn
@@ -104,32 +106,28 @@ def _plot(
     axis: Sequence[tuple[str, float]],
 ) -> dict[str, Any]:
     """Return curves with marks, the labels of steps, and an axis."""
-    every = [dot for dots in curves.values() for dot in dots]
-    places = {kind: [_place(every, dot, ends) for dot in dots] for kind, dots in curves.items()}
-    steps = sorted({(step, _place(every, (step, 0.0, ""), ends)[0]) for step, _, _ in every})
+    steps = sorted({step for dots in curves.values() for step, _, _ in dots})
+    left, right = PLOT["left"] + 6, PLOT["right"] - 6
+    span = steps[-1] - steps[0] if steps else 0
+    places = {
+        step: left + (right - left) * ((step - steps[0]) / span if span else 0.5) for step in steps
+    }
+    marks = [
+        (kind, places[step], _height(level, ends), text)
+        for kind, dots in curves.items() for step, level, text in dots
+    ]  # fmt: skip
     return {
         "name": name,
         "said": "",
         "tolerance": None,
-        "steps": steps[:: max(1, len(steps) // 6)],
+        "steps": list(places.items())[:: max(1, len(steps) // 6)],
         "curves": [
-            (kind, " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in dots))
-            for kind, dots in places.items()
+            (kind, " ".join(f"{x:.1f},{y:.1f}" for of, x, y, _ in marks if of == kind))
+            for kind in curves
         ],
-        "marks": [(kind, *dot) for kind, dots in places.items() for dot in dots],
+        "marks": marks,
         "axis": [(label, _height(level, ends)) for label, level in axis],
     }
-
-
-def _place(
-    every: Points, dot: tuple[int, float, str], ends: tuple[float, float]
-) -> tuple[float, float, str]:
-    """Return the coordinates of a point among all points of a plot, and its text."""
-    step, level, text = dot
-    first, last = min(at for at, _, _ in every), max(at for at, _, _ in every)
-    share = (step - first) / (last - first) if last > first else 0.5
-    left, right = PLOT["left"] + 6, PLOT["right"] - 6
-    return left + share * (right - left), _height(level, ends), text
 
 
 def _height(level: float, ends: tuple[float, float]) -> float:
