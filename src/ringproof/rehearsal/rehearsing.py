@@ -176,6 +176,7 @@ class _Runs:
     def __init__(self, request: Request, servers: Servers, option: str, progress: Progress) -> None:
         self._request, self._servers = request, servers
         self._option, self._progress = option, progress
+        self._options: dict[Upstream, frozenset[str]] = {}
         self._done: dict[tuple[object, ...], Outcome] = {}
 
     def variant(self, name: str, launch: Launch, upstream: Upstream, folder: str) -> Variant:
@@ -192,13 +193,15 @@ class _Runs:
             agreement=Agreement(None, "It did not start, so no reference was run."),
         )
         try:
-            options = self._known_options(upstream, launch.script, request.folder / folder)
+            if upstream not in self._options:
+                place = request.folder / folder / "options"
+                self._options[upstream] = self._known_options(upstream, launch.script, place)
         except UpstreamFails as failed:
             refusal = refusal_of(failed.failure, (), request.skills)
             return dataclasses.replace(variant, refusal=refusal)
         small = shrink(
             launch,
-            options=options,
+            options=self._options[upstream],
             max_ranks=request.max_ranks,
             iterations=request.iterations,
             dtype=request.dtype,
@@ -213,23 +216,22 @@ class _Runs:
             feature = path.requested.feature
             refusal = refusal_of(failure, outcome.ranks, request.skills, feature)
             return dataclasses.replace(variant, refusal=refusal)
-        return self._compared(variant, outcome, small, upstream, options, folder)
+        return self._compared(variant, outcome, small, upstream, request.folder / folder)
 
     def _compared(
         self, variant: Variant, outcome: Outcome, small: SmallProgram, upstream: Upstream,
-        options: frozenset[str], folder: str,
+        folder: Path,
     ) -> Variant:  # fmt: skip
         """Return a variant that ran to its end with the verdict against its reference."""
         if not variant.path.requested.parallel:
             nothing = "It uses no context parallelism, so there is nothing to compare with."
             return dataclasses.replace(variant, agreement=Agreement(None, nothing))
         try:
-            small = reference(small, options)
+            small = reference(small, self._options[upstream])
         except InputError as error:
             why = Agreement(False, f"No reference without context parallelism exists: {error}")
             return dataclasses.replace(variant, agreement=why)
-        place = self._request.folder / folder / "reference"
-        expected = self._run(upstream, small, "reference", place)
+        expected = self._run(upstream, small, "reference", folder / "reference")
         if expected.failure is None:
             evaluated = "--sft" not in small.arguments
             agreement = compare(outcome, expected, variant.dtype, evaluated=evaluated)
@@ -253,9 +255,7 @@ class _Runs:
         program = calling(
             upstream, function, str(upstream.megatron / script), dtype=self._request.dtype
         )
-        outcome = self._servers.run(
-            program, script, folder / "options", limit_seconds=OPTIONS_SECONDS
-        )
+        outcome = self._servers.run(program, script, folder, limit_seconds=OPTIONS_SECONDS)
         names = outcome.ranks[0].results if outcome.ranks else None
         if not names:
             said = "" if outcome.failure is None else f" ({outcome.failure.message})"
