@@ -64,7 +64,7 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
         number += filler + 1
         expected.append(number)
     log = OpenLog("-", "FILE", io.BytesIO(b"".join(chunks)))
-    scan = Scan(log, NEEDLES)
+    scan = Scan(log.blocks(), NEEDLES)
     assert [line.number for line in scan] == expected
     assert scan.lines == number
     assert log.bytes_read == sum(map(len, chunks))
@@ -75,7 +75,7 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
 )
 def test_counts_agree_with_python(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)), NEEDLES)
+    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)).blocks(), NEEDLES)
     found = [line.number for line in scan]
     lines = data.split(b"\n")
     assert scan.lines == len(lines) - (lines[-1] == b"")
@@ -85,7 +85,7 @@ def test_counts_agree_with_python(parts: list[bytes]) -> None:
 
 def test_a_line_is_what_stands_between_carriage_returns() -> None:
     data = b"10%\r20% ringproof census\r30%\n40% ringproof census\r\n"
-    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)), NEEDLES)
+    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)).blocks(), NEEDLES)
     assert [line.text for line in scan] == ["20% ringproof census", "40% ringproof census"]
 
 

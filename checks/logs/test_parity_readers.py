@@ -205,7 +205,7 @@ def test_a_block_is_read_as_its_lines_are(lines: list[str]) -> None:
     """The quick way through the lines that are as usual finds what the slow one finds."""
     data = "\n".join(lines).encode()
     blocks, single = MegatronReader(BOTH), MegatronReader(BOTH)
-    blocks.scan(data, len(data))
+    blocks.read(data)
     for line in data.split(b"\n"):
         single.take(line)
     for name, series in single.series.items():

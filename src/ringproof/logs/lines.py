@@ -1,9 +1,9 @@
 """Open a log, and find the lines of it that can matter, out of gigabytes, in bounded memory.
 
-A block of bytes is searched for a few fixed strings before anything is decoded; only a line that
-holds one of them becomes text. A line is what stands between line feeds or carriage returns, so
-that progress bars and CRLF need no care. Of a longer line, only `PIECE_BYTES` before and after each
-of the strings are read.
+A log is read in blocks. A block is searched for a few fixed strings before anything is decoded;
+only a line that holds one of them becomes text. A line is what stands between line feeds or
+carriage returns, so that progress bars and CRLF need no care. Of a longer line, only `PIECE_BYTES`
+before and after each of the strings are read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import io
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -30,7 +30,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 
 
 class OpenLog:
-    """The bytes of an open log, unpacked where they are gzip data.
+    """The bytes of an open log, unpacked where they are gzip data, which the first bytes tell.
 
     Attributes:
         path: Where the log is, and ``role`` the argument that named it, for messages.
@@ -52,23 +52,30 @@ class OpenLog:
 
     def refused(self, problem: str) -> InputError:
         """Return the error that says why this log cannot be used, and what to do."""
-        return _refused(self.role, self.path, problem)
+        return InputError(self.role, f"{shown(self.path)} {problem}")
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes; none at the end, or where compressed data is damaged.
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the log in blocks that end where a line does; a very long line comes in parts.
 
         Raises:
             InputError: The file cannot be read, or is not gzip data although it begins like it.
         """
-        return self._taken(self._stream.read, size)
+        rest = b""
+        while data := self._read():
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) >= BLOCK_BYTES:
+                end = len(data)
+            if end:
+                yield data[:end]
+            rest = data[end:]
+        if rest:
+            yield rest
 
-    def readline(self, size: int) -> bytes:
-        """Return the next line, or the first ``size`` bytes of a longer one; see `read`."""
-        return self._taken(self._stream.readline, size)
-
-    def _taken(self, read: Callable[[int], bytes], size: int) -> bytes:
+    def _read(self) -> bytes:
+        """Return the next bytes; none at the end, or where compressed data is damaged."""
         try:
-            data = read(size)
+            data = self._stream.read1(BLOCK_BYTES)  # so that damage costs only what follows it
         except gzip.BadGzipFile as error:
             raise self.refused(f"is not gzip data ({error}); rename or unpack it") from error
         except (EOFError, zlib.error) as error:
@@ -91,18 +98,15 @@ class OpenLog:
             yield f"{self.path} looks binary or UTF-16, not like a text log"
 
 
-def _refused(role: str, path: str, problem: str) -> InputError:
-    return InputError(role, f"{shown(path)} {problem}")
-
-
 def _unreadable(role: str, path: str, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or str(error)
-    return _refused(role, path, f"cannot be read ({reason}); check its name and permissions")
+    sentence = f"{shown(path)} cannot be read ({reason}); check its name and permissions"
+    return InputError(role, sentence)
 
 
 @contextmanager
 def opened(role: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterator[OpenLog]:
-    """Open a log: a file, a pipe, or ``stdin`` for ``-``. gzip is known by its first bytes.
+    """Open a log: a file, a pipe, or ``stdin`` for ``-``.
 
     Args:
         role: Argument that named the path, for messages; ``what`` is the kind of log.
@@ -116,12 +120,12 @@ def opened(role: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterat
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
-            raise _refused(role, path, f"is a folder; name the {what} in it")
+            raise InputError(role, f"{shown(path)} is a folder; name the {what} in it")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a device could be read for ever
-            raise _refused(role, path, f"is a device or a socket; name a {what}")
+            raise InputError(role, f"{shown(path)} is a device or a socket; name a {what}")
         raw = Path(path).open("rb")  # noqa: SIM115 # closed below
     except FileNotFoundError as error:
-        raise _refused(role, path, f"does not exist; name a {what}") from error
+        raise InputError(role, f"{shown(path)} does not exist; name a {what}") from error
     except InputError:
         raise
     except (OSError, ValueError) as error:
@@ -143,97 +147,71 @@ class Line(NamedTuple):
 
 
 class Scan:
-    """One pass over a log for the lines that hold one of some strings; iterate it once.
-
-    Args:
-        needles: The strings.
-        head: Bytes of the log that were read already.
+    """One pass over the blocks of a log for lines that hold one of some strings; iterate it once.
 
     Attributes:
+        lines: Lines of the blocks that were searched.
         follow: Whether to return also the next line, whatever it holds; the reader sets it.
-        data, stop: The block that is searched, and where in it the line returned last ends.
+        block, stop: The block that is searched, and where in it the line returned last ends.
     """
 
-    def __init__(self, log: OpenLog, needles: tuple[bytes, ...], head: bytes = b"") -> None:
+    def __init__(self, blocks: Iterable[bytes], needles: tuple[bytes, ...]) -> None:
         self.needles = needles
+        self.lines = self.stop = 0
         self.follow = False
-        self.data, self.stop = b"", 0
-        self._log = log
-        self._head = head
-        self._feeds = self._counted = 0
-        self._open_line = False
-
-    @property
-    def lines(self) -> int:
-        """Lines seen so far, an unfinished last one included."""
-        return self._feeds + int(self._open_line)
+        self.block = b""
+        self._blocks = blocks
+        self._feeds = 0
 
     def __iter__(self) -> Iterator[Line]:
-        rest = self._head
-        while True:
-            block = self._log.read(BLOCK_BYTES)
-            data = rest + block if rest else block
-            end = data.rfind(b"\n") + 1 if block else len(data)
-            if end == 0 and len(data) >= BLOCK_BYTES:
-                end = len(data)  # one line larger than a block: give it up in parts
-            self._counted = 0
-            yield from self.search(data, end)
-            self._number(data, end)
-            if end:
-                self._open_line = data[end - 1] != 0x0A
-            if not block:
-                return
-            rest = data[end:]
+        for block in self._blocks:
+            self.block = block
+            yield from self.search()
+            self._feeds += block.count(b"\n")
+            self.lines = self._feeds + (not block.endswith(b"\n"))
 
-    def search(self, data: bytes, end: int) -> Iterator[Line]:
-        """Yield the lines of interest in ``data[:end]``, in their order."""
-        places = [*self.places(data, end), end]
-        self.data = data
-        index = position = line = 0
-        while True:
-            while places[index] < position:
-                index += 1
-            found = places[index]
-            # The next line comes first, unless the needle found next stands in it or before it.
-            if self.follow and line < end and (found == end or data.find(b"\n", line, found) >= 0):
-                found = line
-            if found == end:
-                break
-            self.stop, line = _line_end(data, found, end)
-            start = max(position, found - PIECE_BYTES)
-            start = max(start, data.rfind(b"\n", start, found) + 1)
-            start = max(start, data.rfind(b"\r", start, found) + 1)
-            yield Line(self._number(data, start), data[start : self.stop])
-            position = min(self.stop + 1, end)
+    def search(self) -> Iterator[Line]:
+        """Yield the lines of interest in the block, in their order."""
+        data, end = self.block, len(self.block)
+        number, counted, following = self._feeds + 1, 0, 0
+        for place in (*self.places(), end):
+            while place >= following:
+                found = place
+                if self.follow and following < end:
+                    # The next line comes first, unless the string found next stands in it.
+                    found = following
+                if found == end:
+                    break
+                start = _line_start(data, found, following)
+                number += data.count(b"\n", counted, start)
+                counted = start
+                self.stop, following = _line_end(data, found)
+                yield Line(number, data[start : self.stop])
         self.stop = end
 
-    def places(self, data: bytes, end: int) -> list[int]:
-        """Return where in ``data[:end]`` the needles are, each once in a line, in order."""
+    def places(self) -> list[int]:
+        """Return where in the block the strings are, each once in a line, in order."""
         found: list[int] = []
         for needle in self.needles:
-            place = data.find(needle, 0, end)
+            place = self.block.find(needle)
             while place >= 0:
-                stop, _ = _line_end(data, place, end)
-                if self.is_new(needle, place, stop, data):
-                    found.append(place)
-                place = data.find(needle, stop, end)
+                found.append(place)
+                place = self.block.find(needle, _line_end(self.block, place)[0])
         return sorted(found)
 
-    def is_new(self, needle: bytes, start: int, stop: int, data: bytes) -> bool:
-        """Whether a needle and the rest of its line are of interest; a subclass may say no."""
-        return True
 
-    def _number(self, data: bytes, place: int) -> int:
-        """Return the number of the line at a place of a block; places only go up."""
-        self._feeds += data.count(b"\n", self._counted, place)
-        self._counted = place
-        return self._feeds + 1
+def _line_start(data: bytes, place: int, earliest: int) -> int:
+    start = max(earliest, place - PIECE_BYTES)
+    start = max(start, data.rfind(b"\n", start, place) + 1)
+    return max(start, data.rfind(b"\r", start, place) + 1)
 
 
-def _line_end(data: bytes, place: int, end: int) -> tuple[int, int]:
+def _line_end(data: bytes, place: int) -> tuple[int, int]:
     """Return where the line around a place ends, and where the next one begins."""
-    limit = min(end, place + PIECE_BYTES)
+    limit = min(len(data), place + PIECE_BYTES)
     feed = data.find(b"\n", place, limit)
     stop = limit if feed < 0 else feed
     carriage = data.find(b"\r", place, stop)
-    return stop if carriage < 0 else carriage, stop + (feed >= 0)
+    if carriage < 0 or carriage + 1 == feed:
+        return stop if carriage < 0 else carriage, stop + (feed >= 0)
+    return carriage, carriage + 1

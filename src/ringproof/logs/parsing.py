@@ -28,8 +28,9 @@ prefix that names the group (read in ``ProcessGroupNCCL.cpp``, ``createLogPrefix
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -55,8 +56,8 @@ _STARTUP = re.compile(
     rf"hierarchical context-parallel sizes: (?P<{_LEVELS}>None|\[[0-9, ]*\]),"
 )
 _ARGUMENT = re.compile(
-    r"(?:^|\s)(cp_comm_type|context_parallel_size|hierarchical_context_parallel_sizes)"
-    r" \.{2,} (\S.*)"
+    r"(?:^|\s)(cp_comm_type|context_parallel_size|hierarchical_context_parallel_sizes"
+    r"|(?:dynamic|hybrid)_context_parallel) \.{2,} (\S.*)"
 )
 _ENGINE = "Running with config={'transformer_engine_version': "
 _ENGINE_PARALLEL = re.compile(r"'context_parallel': (True|False)\b")
@@ -102,7 +103,10 @@ class EngineLine:
 
 
 def parse_configuration(text: str) -> dict[str, Any]:
-    """Return the fields of `Configuration` that a start-up line or an argument's line gives."""
+    """Return what a start-up line or an argument's line gives.
+
+    These are fields of `Configuration`, or ``dynamic``: whether Dynamic CP is on.
+    """
     startup = _STARTUP.search(text) if _STARTUP_BEGIN in text else None
     if startup is not None:
         sizes = {name: int(startup[name]) for name in _SIZES}
@@ -114,6 +118,8 @@ def parse_configuration(text: str) -> dict[str, Any]:
     if name == "cp_comm_type":
         types = tuple(sorted(set(_WORD.findall(value)) - {"None"}))
         return {name: types} if types else {}
+    if name.endswith("_context_parallel"):
+        return {"dynamic": value == "True"}
     if name == _LEVELS:
         return {name: _integers(value)}
     return {name: int(value)} if _INTEGER.fullmatch(value) else {}
@@ -128,11 +134,11 @@ def parse_engine(text: str) -> EngineLine | None:
     begin = text.find(_ENGINE)
     if begin < 0:
         return None
-    parallel = _ENGINE_PARALLEL.search(text, begin)
-    comm_type = _ENGINE_TYPE.search(text, begin)
+    parallel, comm_type, size = (
+        field.search(text, begin) for field in (_ENGINE_PARALLEL, _ENGINE_TYPE, _ENGINE_SIZE)
+    )
     if parallel is None or comm_type is None:
         return None
-    size = _ENGINE_SIZE.search(text, begin)
     return EngineLine(parallel[1] == "True", comm_type[1], int(size[1]) if size else None)
 
 
@@ -144,12 +150,43 @@ def engine_text(counted: Sequence[tuple[EngineLine, int]]) -> str:
     """
     said = []
     for line, count in counted:
-        ranks = line.cp_size or "an unknown number of"
-        what = (
-            f"with {line.cp_comm_type} over {ranks} ranks" if line.context_parallel else "without"
-        )
+        over = f"with {line.cp_comm_type} over {line.cp_size or 'an unknown number of'} ranks"
+        what = over if line.context_parallel else "without"
         said.append(f"{count} {'line' if count == 1 else 'lines'} {what}")
     return ", ".join(said)
+
+
+def parse_setup(text: str) -> EngineLine | dict[str, Any]:
+    """Return what a line says of attention, or else of the configuration; empty for nothing."""
+    return parse_engine(text) or parse_configuration(text)
+
+
+class RunSetup:
+    """What all lines of a run say of its configuration and of the attention that it ran.
+
+    Attributes:
+        configuration: The later line wins, field by field.
+        dynamic: Whether Dynamic CP is on.
+    """
+
+    def __init__(self) -> None:
+        self.configuration = Configuration()
+        self.dynamic = False
+        self._engine: Counter[EngineLine] = Counter()
+
+    def add(self, told: EngineLine | dict[str, Any]) -> None:
+        """Take what `parse_setup` returned for a line."""
+        if isinstance(told, EngineLine):
+            self._engine[told] += 1
+        elif "dynamic" in told:
+            self.dynamic |= told["dynamic"]
+        else:
+            self.configuration = replace(self.configuration, **told)
+
+    @property
+    def engine(self) -> tuple[tuple[EngineLine, int], ...]:
+        """Transformer Engine's choices, each with the number of lines that say so."""
+        return tuple(sorted(self._engine.items(), key=repr))
 
 
 class NcclEvent(Enum):

@@ -9,38 +9,24 @@ have one, then the order in the file.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
-from ringproof.logs.diagnosis.recorder import (
-    HEAD_BYTES,
-    DumpedGroup,
-    is_dump,
-    read_dump,
-    stuck_groups,
-)
+from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
 from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
-from ringproof.logs.lines import Line, OpenLog, opened
-from ringproof.logs.parsing import (
-    Configuration,
-    EngineLine,
-    engine_text,
-    parse_configuration,
-    parse_engine,
-)
+from ringproof.logs.lines import OpenLog, opened
+from ringproof.logs.parsing import EngineLine, RunSetup, engine_text
 from ringproof.logs.training.curves import CurveFinding
 
 MOST_FINDINGS = 500
 MOST_SEEN = 4096
-MOST_RANKS = 200_000
 MOST_EVIDENCE = 3
 _MOST_LINES = 8
 HIERARCHICAL = "a2a+p2p"
-_DYNAMIC = re.compile(r"\b(?:dynamic|hybrid)_context_parallel \.{2,} True")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _ORDER = ("exception", "nan", "hang", "follow-up")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
@@ -57,7 +43,7 @@ class SharedError:
     """
 
     symptom: Symptom | None
-    evidence: list[RankError]
+    evidence: list[RankError] = field(default_factory=list)
     who: set[str] = field(default_factory=set)
     waits: dict[str, set[str]] = field(default_factory=dict)
     count: int = 0
@@ -73,6 +59,19 @@ class SharedError:
         """Kind, with all that stops a rank by itself as ``exception``."""
         kind = self.symptom.kind if self.symptom else "exception"
         return kind if kind in _ORDER else "exception"
+
+    def add(self, event: RankError) -> None:
+        """Take an error; those with a traceback are better evidence than those without."""
+        if self.evidence and self.first.weak and not event.weak:
+            self.evidence.clear()
+        alike = not self.evidence or self.first.weak == event.weak
+        if len(self.evidence) < MOST_EVIDENCE and alike:
+            self.evidence.append(event)
+        self.count += 1
+        self.last = event
+        self.who.add(event.who)
+        if event.error == TIMEOUT:
+            self.waits.setdefault(event.message, set()).add(event.who)
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,7 @@ def diagnose(
     table = ErrorTable(load_index() if index is None else index)
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
-            head = log.read(HEAD_BYTES)
-            if log.damage:
-                raise log.refused("is damaged gzip data; copy the log again")
-            table.read(log, head)
+            table.read(log)
     return table.judge()
 
 
@@ -149,52 +145,34 @@ class ErrorTable:
         self._findings: dict[tuple[str, ...], SharedError] = {}
         self._files: list[str] = []
         self._final: dict[str, int] = {}  # the last iteration of each file
-        self._engine: Counter[EngineLine] = Counter()
+        self._setup = RunSetup()
         self._engine_lines: dict[EngineLine, str] = {}
-        self._configuration = Configuration()
-        self._dynamic = False
         self._roots: set[str] = set()
-        self._unknown: dict[str, tuple[str, ...]] = {}
-        self._full = False
+        self._unknown: dict[str, tuple[str, ...]] = {}  # the last unknown exception of each rank
         self._curves: dict[CurveFinding, None] = {}  # logs of several ranks may show the same
         self._known = lru_cache(MOST_SEEN)(self._identified)
 
-    def read(self, log: OpenLog, head: bytes) -> None:
+    def read(self, log: OpenLog) -> None:
         """Read a dump, or a log and what it says of errors, the configuration and attention."""
-        if is_dump(head):
-            rank, dump = read_dump(log, head)
+        blocks = log.blocks()
+        first = next(blocks, b"")
+        if is_dump(first):
+            rank, dump = read_dump(log, first + b"".join(blocks))
             if rank in self._dumps:
                 another = f"another dump is of rank {rank}, too; the later one counts"
                 self._notes.append(f"{log.path}: {another}")
             self._dumps[rank] = dump
-        else:
-            self._read_log(LogReader(log, head), log.path)
-            self._notes += log.notes()
-
-    def _read_log(self, log: LogReader, path: str) -> None:
-        self._files.append(path)
-        for read in log.errors():
-            if isinstance(read, RankError):
-                self.add(read)
-            else:
-                self._line(path, read)
-        for tail, count in log.repeated.items():  # of which only the first was returned
-            engine = parse_engine(tail.decode("utf-8", errors="replace"))
-            if engine is not None:
-                self._engine[engine] += count - 1
-        self._curves.update(dict.fromkeys(log.curves.findings()))
-        if log.iteration is not None:
-            self._final[path] = log.iteration
-        self._lines += log.lines
-
-    def _line(self, file: str, line: Line) -> None:
-        engine = parse_engine(line.text)
-        if engine is not None:
-            self._engine[engine] += 1
-            self._engine_lines.setdefault(engine, f"{file}:{line.number}")
-        else:
-            self._dynamic |= _DYNAMIC.search(line.text) is not None
-            self._configuration = replace(self._configuration, **parse_configuration(line.text))
+            return
+        reader = LogReader(log.path, filter(None, chain((first,), blocks)), self._setup)
+        self._files.append(log.path)
+        for error in reader.errors():
+            self.add(error)
+        self._engine_lines = {**reader.engine_lines, **self._engine_lines}
+        self._curves.update(dict.fromkeys(reader.curves.findings()))
+        if reader.iteration is not None:
+            self._final[log.path] = reader.iteration
+        self._lines += reader.lines
+        self._notes += log.notes()
 
     def add(self, event: RankError) -> None:
         """Take an error."""
@@ -208,15 +186,10 @@ class ErrorTable:
         before = self._unknown.pop(event.who, None)
         if event.after and before is not None and before != key:
             self._forget(before, event.who)
-        if symptom is None and len(self._unknown) < MOST_RANKS:
+        if symptom is None:
             self._unknown[event.who] = key
-        known = self._findings.get(key)
-        if known is None:
-            if len(self._findings) >= MOST_FINDINGS:
-                self._full = True
-                return
-            known = self._findings[key] = SharedError(symptom, [])
-        self._merge(known, event)
+        if key in self._findings or len(self._findings) < MOST_FINDINGS:
+            self._findings.setdefault(key, SharedError(symptom)).add(event)
 
     def _identified(
         self, error: str, message: str, functions: tuple[str, ...], code: str
@@ -227,20 +200,6 @@ class ErrorTable:
             return symptom, (symptom.id,)
         said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])
         return None, ("?", error, said, *functions[-1:])
-
-    def _merge(self, known: SharedError, event: RankError) -> None:
-        if known.evidence and known.first.weak and not event.weak:
-            known.evidence.clear()
-        if len(known.evidence) < MOST_EVIDENCE and (
-            not known.evidence or known.first.weak == event.weak
-        ):
-            known.evidence.append(event)
-        known.count += 1
-        known.last = event
-        if len(known.who) < MOST_RANKS:
-            known.who.add(event.who)
-        if event.error == TIMEOUT and len(known.waits) < MOST_FINDINGS:
-            known.waits.setdefault(event.message, set()).add(event.who)
 
     def _forget(self, key: tuple[str, ...], who: str) -> None:
         """Drop an exception that was handled by the code that raised the next one."""
@@ -259,9 +218,8 @@ class ErrorTable:
         rest = [one for kind in _ORDER[1:] for one in live if one.kind == kind]
         if not ordered:
             ordered = [one for one in rest if one.kind != "follow-up"][:1]
-        if self._full:
-            left = "more kinds of errors than this reader keeps; the later ones are left out"
-            self._notes.append(left)
+        if len(self._findings) == MOST_FINDINGS:
+            self._notes.append(f"later kinds of errors than the first {MOST_FINDINGS} are left out")
         stuck = stuck_groups(self._dumps)
         return Diagnosis(
             cause=ordered[0] if ordered else None,
@@ -270,7 +228,7 @@ class ErrorTable:
             earlier=tuple(one for one in earlier if not one.first.weak),
             silent=tuple(self._silent()),
             missing=tuple(self._missing(ordered[0])) if ordered else (),
-            engine=engine_text(sorted(self._engine.items(), key=str)),
+            engine=engine_text(self._setup.engine),
             engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
             stuck=tuple(stuck),
             hang=self.index.find(TIMEOUT, stuck[0].description) if stuck else None,
@@ -306,16 +264,17 @@ class ErrorTable:
 
     def _silent(self) -> list[Symptom]:
         """Return what Transformer Engine's lines show to be wrong with context parallelism."""
-        size = self._configuration.context_parallel_size or 0
-        levels = self._configuration.hierarchical_context_parallel_sizes or ()
-        types = self._configuration.cp_comm_type or ()
-        ran = {line.cp_comm_type for line in self._engine if line.context_parallel}
-        without = any(not line.context_parallel for line in self._engine)
-        sizes = {line.cp_size for line in self._engine if line.context_parallel}
+        told, engine = self._setup.configuration, [line for line, _ in self._setup.engine]
+        size = told.context_parallel_size or 0
+        levels = told.hierarchical_context_parallel_sizes or ()
+        ran = {line.cp_comm_type for line in engine if line.context_parallel}
+        without = any(not line.context_parallel for line in engine)
+        sizes = {line.cp_size for line in engine if line.context_parallel}
         error = ""
         if without and not ran and (size > 1 or levels):
-            error = "levels missing" if HIERARCHICAL in types else "never parallel"
-        elif without and ran and not self._dynamic and len(sizes) == 1:
+            levelled = HIERARCHICAL in (told.cp_comm_type or ())
+            error = "levels missing" if levelled else "never parallel"
+        elif without and ran and not self._setup.dynamic and len(sizes) == 1:
             error = "layer without"
         elif ran and HIERARCHICAL not in ran and len(levels) > 1:
             error = "idle levels"
@@ -324,7 +283,7 @@ class ErrorTable:
 
     def _missing(self, cause: SharedError) -> Iterator[int]:
         """Return the ranks without a timeout, where all others have one."""
-        world = self._configuration.world_size
+        world = self._setup.configuration.world_size
         named = {who for one in self._findings.values() if one.kind == "hang" for who in one.who}
         if cause.kind != "hang" or not world or not all(who.startswith("rank ") for who in named):
             return

@@ -10,27 +10,32 @@ it ends a traceback; one without its traceback is weak evidence, since it may be
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from ringproof.logs.lines import Line, OpenLog, Scan
-from ringproof.logs.parsing import parse_nccl
+from ringproof.logs.lines import Line, Scan
+from ringproof.logs.parsing import EngineLine, RunSetup, parse_nccl, parse_setup
 from ringproof.logs.training.read import CurveReader
 
-_ENGINE = b"Running with config="
-CERTAIN = (b"Traceback (most recent", b"Watchdog caught", b"Root Cause (first", b"(exitcode: -")
-ALWAYS = (*CERTAIN, b": nan", b": NaN", b": NAN", _ENGINE)
+NEEDLES = (
+    b"Traceback (most recent",
+    b"above exception",  # between two tracebacks, of which the second follows from the first
+    b"rror:",  # an exception without its traceback, a fault of a device, a refused argument
+    b"Watchdog caught",
+    b"Root Cause (first",
+    b"(exitcode: -",
+    b": nan",
+    b": NaN",  # of JSON
+    b": NAN",  # of Python's format .6E, in which Megatron prints a loss
+    b"Running with config=",
+    b"using world size: ",
+    b"cp_comm_type ",
+    b"context_parallel",
+)
 """Strings that lines of interest hold; all of a log is searched for them."""
-WEAK = (b"rror:",)
-"""What lines hold that can be an exception without its traceback, which is weak evidence."""
-STRONG = (b"CUDA error", b".py: error: ")
-"""What takes their place once there were enough of them: errors that a line alone shows."""
-EARLY = (b"using world size: ", b"cp_comm_type ", b"context_parallel_", b"_context_parallel .")
-EARLY_BYTES = 32 << 20  # arguments are printed at the start
 _ITERATION_MARK = b"elapsed time per iteration"
 _ITERATION = re.compile(rb"iteration +([0-9]{1,12})/")
 _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
@@ -38,13 +43,10 @@ _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
-LINGER = 4  # lines after a traceback, which may say that another one follows from it
-MOST_OPEN = 4096  # tracebacks at once, as of ranks that write into one file
-MOST_WEAK = 20_000  # lines of a file that may be an exception without a traceback
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
 MOST_KNOWN = 4096  # lines whose meaning is remembered: a failing run repeats the same few
-LONG = 1000  # bytes; to remember longer lines would take more memory than it saves time
+LONG = 4000  # bytes; to remember longer lines would take more memory than it saves time
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 _TOKEN = re.compile(
     r"\[default(?P<local>\d{1,6})\]:"
@@ -66,13 +68,11 @@ _WATCHDOG = re.compile(
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
 )
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
-_ROOT = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d+)")
-_NAN = re.compile(rb"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
+# torchrun's summary, which names the rank that failed first a few lines below its title.
+_ROOT = re.compile(rb"(?s).{0,600}?\brank +: (\d+).{0,300}?\bexitcode +: (-?\d+)")
+_NAN = re.compile(r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
 _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
-
-
-_CONFIGURES = (_ENGINE, b" ..", b"using world size")
 
 
 @dataclass
@@ -132,7 +132,6 @@ class _Said:
     """
 
     file: str
-    data: bytes
     text: str
     key: str
     who: str
@@ -140,14 +139,9 @@ class _Said:
     time: str
 
     @cached_property
-    def configures(self) -> bool:
-        """Whether it may be a line of the configuration or of Transformer Engine."""
-        return any(mark in self.data for mark in _CONFIGURES)
-
-    @cached_property
-    def matters(self) -> bool:
-        """Whether, outside of tracebacks, it is more than weak evidence."""
-        return _matters(self.data)
+    def setup(self) -> EngineLine | dict[str, Any]:
+        """What it says of attention or of the configuration."""
+        return parse_setup(self.text)
 
     @cached_property
     def frame(self) -> re.Match[str] | None:
@@ -174,7 +168,7 @@ class _Said:
             return {"error": "usage", "message": usage[1]}
         if self.raised and self.raised[2]:
             return {"error": self.raised[1], "message": self.raised[2], "weak": True}
-        if _NAN.search(self.data) and not body.lstrip().startswith(("#", "-", ">")):
+        if _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
             return {"error": "not a number", "message": body.strip()[:MOST_SHOWN]}
         return {}
 
@@ -183,79 +177,59 @@ class LogReader(Scan):
     """Reads the errors of one log; iterate over `errors` once.
 
     Args:
-        head: Bytes of the log that were read already.
+        name: The log's path.
 
     Attributes:
+        setup: What it says of the configuration and of attention; ``engine_lines`` are the first
+            line of each variant of attention, as ``FILE:LINE``.
         curves: The curves of loss and gradient norm that the log shows.
-        repeated: Number of each line of Transformer Engine, of which only the first is read.
     """
 
-    def __init__(self, log: OpenLog, head: bytes = b"") -> None:
-        super().__init__(log, ALWAYS + WEAK + EARLY, head)
+    def __init__(self, name: str, blocks: Iterable[bytes], setup: RunSetup) -> None:
+        super().__init__(blocks, NEEDLES)
+        self.setup = setup
+        self.engine_lines: dict[EngineLine, str] = {}
         self.curves = CurveReader()
-        self.repeated: Counter[bytes] = Counter()
-        self._name = log.path
+        self._name = name
         self._iteration: int | None = None
         self._searched = 0
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
-        self._root: dict[str, int] = {}
-        self._root_lines = self._linger = self._weak = 0
         self._known = lru_cache(MOST_KNOWN)(self._said)
 
     @property
     def iteration(self) -> int | None:
         """Iteration of the last line of training progress up to the line returned last."""
-        mark = self.data.rfind(_ITERATION_MARK, self._searched, self.stop)
+        mark = self.block.rfind(_ITERATION_MARK, self._searched, self.stop)
         self._searched = max(self._searched, self.stop - len(_ITERATION_MARK))
         if mark >= 0:
-            start = self.data.rfind(b"\n", 0, mark) + 1
-            match = _ITERATION.search(self.data, start, mark)
+            start = self.block.rfind(b"\n", 0, mark) + 1
+            match = _ITERATION.search(self.block, start, mark)
             self._iteration = int(match[1]) if match else self._iteration
         return self._iteration
 
-    def search(self, data: bytes, end: int) -> Iterator[Line]:
-        """Yield the lines of interest in ``data[:end]``, which begins and ends with a line."""
-        errors = WEAK if self._weak < MOST_WEAK else STRONG
-        early = EARLY if self._log.bytes_read <= EARLY_BYTES else ()
-        self.needles = ALWAYS + errors + early
+    def search(self) -> Iterator[Line]:
+        """Yield the lines of interest in the block, and read its curves."""
         self._searched = 0
-        yield from super().search(data, end)
+        yield from super().search()
         self._iteration = self.iteration
-        self.curves.take(data, end)
+        self.curves.take(self.block)
 
-    def places(self, data: bytes, end: int) -> list[int]:
-        """Return where in ``data[:end]`` the needles and counts of NaN are, in order."""
-        skipped = [match.start() for match in _SKIPPED.finditer(data, 0, end)]
-        return sorted(skipped + super().places(data, end))
+    def places(self) -> list[int]:
+        """Return where in the block the needles and counts of NaN are, in order."""
+        skipped = [match.start() for match in _SKIPPED.finditer(self.block)]
+        return sorted(skipped + super().places())
 
-    def is_new(self, needle: bytes, start: int, stop: int, data: bytes) -> bool:
-        """Count a line of Transformer Engine, and say whether it is the first of its kind."""
-        if needle is not _ENGINE:
-            return True
-        tail = data[start:stop]
-        new = tail not in self.repeated
-        if not new or len(self.repeated) < MOST_KNOWN:
-            self.repeated[tail] += 1
-        return new
-
-    def errors(self) -> Iterator[Line | RankError]:
-        """Yield the lines that may tell the configuration, and all errors."""
+    def errors(self) -> Iterator[RankError]:
+        """Yield all errors, and take what other lines say of the configuration."""
         for line in self:
-            busy = self._open or self._linger > 0 or self._root_lines > 0
-            weak = self._weak < MOST_WEAK
-            if not (busy or weak or _matters(line.data, _CONFIGURES)):
-                continue
             said = (self._known if len(line.data) < LONG else self._said)(line.data)
-            if said.configures:
-                yield line
-            if not (busy or said.matters):
-                self._weak += 1
-                if not weak:
-                    continue
+            if said.setup:
+                self.setup.add(said.setup)
+                if isinstance(said.setup, EngineLine) and said.setup not in self.engine_lines:
+                    self.engine_lines[said.setup] = f"{self._name}:{line.number}"
             yield from self._errors(said, line)
-            self._linger = LINGER if self._open else max(0, self._linger - 1)
-            self.follow = self._linger > 0 or self._root_lines > 0
+            self.follow = bool(self._open)
         for key in list(self._open):
             yield from self._close(key)
 
@@ -263,7 +237,7 @@ class LogReader(Scan):
         text = Line(0, data).text
         tokens, body, time = _split(text)
         key = " ".join(f"{name}={value}" for name, value in tokens.items())
-        return _Said(self._name, data, text, key, self._who(tokens), body, time)
+        return _Said(self._name, text, key, self._who(tokens), body, time)
 
     def _event(self, said: _Said, line: Line, **fields: Any) -> RankError:
         """Return an error that a line shows."""
@@ -275,7 +249,8 @@ class LogReader(Scan):
         found: Sequence[RankError] = ()
         if "Traceback (most recent" in body:
             found = self._close(key)
-            if len(self._open) < MOST_OPEN and _begins(body):
+            # A line that only mentions a traceback goes on.
+            if body.rstrip().endswith("Traceback (most recent call last):"):
                 self._open[key] = _Open(self._event(said, line, after=key in self._after))
             self._after.discard(key)
             return found
@@ -285,11 +260,11 @@ class LogReader(Scan):
                 return found
         if body.startswith(("During handling of", "The above exception was")):
             self._after.add(key)
-        if self._root_lines > 0 or "Root Cause (first" in body:
-            found = (*found, *self._root_cause(said, line))
-        if said.alone:
-            found = (*found, self._event(said, line, **said.alone))
-        return found
+        fields = said.alone
+        if "Root Cause (first" in body and (root := _ROOT.match(self.block, self.stop)):
+            who, error = f"rank {int(root[1])}", f"exit code {int(root[2])}"
+            fields = {"who": who, "error": error, "root": True}
+        return (*found, self._event(said, line, **fields)) if fields else found
 
     def _continue(self, said: _Said, line: Line) -> Sequence[RankError]:
         """Take a line of an open traceback."""
@@ -326,21 +301,6 @@ class LogReader(Scan):
             event.message = event.message.lstrip("\n")
         return (event,)
 
-    def _root_cause(self, said: _Said, line: Line) -> Sequence[RankError]:
-        """Take a line of torchrun's summary, which names the rank that failed first."""
-        if "Root Cause (first" in said.body:
-            self._root, self._root_lines = {}, 10
-            return ()
-        self._root_lines -= 1
-        match = _ROOT.match(said.body)
-        if match:
-            self._root[match[1]] = int(match[2])
-        if len(self._root) < 2:
-            return ()
-        self._root_lines = 0
-        who, error = f"rank {self._root['rank']}", f"exit code {self._root['exitcode']}"
-        return (self._event(said, line, who=who, root=True, error=error),)
-
     def _who(self, tokens: Mapping[str, str]) -> str:
         if "rank" in tokens:
             return f"rank {tokens['rank']}"
@@ -375,17 +335,6 @@ def _split(text: str) -> tuple[dict[str, str], str, str]:
 
 def _time(match: re.Match[str] | None) -> str:
     return "" if match is None else f"{match[1]}-{match[2]} {match[3].replace(',', '.')}"
-
-
-def _begins(body: str) -> bool:
-    """Whether a line begins a traceback and does not only mention one."""
-    return body.rstrip().endswith("Traceback (most recent call last):")
-
-
-def _matters(data: bytes, also: tuple[bytes, ...] = ()) -> bool:
-    """Whether a line outside of tracebacks is more than weak evidence, or holds other words."""
-    marks = CERTAIN + STRONG + also
-    return any(mark in data for mark in marks) or _NAN.search(data) is not None
 
 
 def _goes_on(said: _Said) -> bool:

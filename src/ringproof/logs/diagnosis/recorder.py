@@ -20,7 +20,6 @@ from ringproof.errors import printable
 from ringproof.logs.lines import OpenLog
 from ringproof.logs.rendering import rank_text
 
-LARGEST_BYTES = 256 << 20
 HEAD_BYTES = 4096
 REMEDY = "; give dumps that torch wrote, such as nccl_trace_rank_3"
 _POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
@@ -84,24 +83,21 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"names {module}.{name}, which may run code")
 
 
-def is_dump(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a flight recorder's dump."""
+def is_dump(first: bytes) -> bool:
+    """Whether a file that begins with these bytes is a flight recorder's dump."""
+    head = first[:HEAD_BYTES]
     if head[:1] == b"\x80":
         return head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     keys = (b'"entries"', b'"pg_config"', b'"comm_lib_version"')
     return head.lstrip()[:1] == b"{" and any(key in head for key in keys)
 
 
-def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the rank and the content of a dump, of which some bytes were read already.
+def read_dump(log: OpenLog, data: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the rank and the content of a dump.
 
     Raises:
-        InputError: The dump is too large or damaged, holds more than plain data, or its name has
-            no rank.
+        InputError: The dump is damaged or holds more than plain data, or its name has no rank.
     """
-    data = head + log.read(LARGEST_BYTES)
-    if len(data) > LARGEST_BYTES:
-        raise log.refused(f"is a dump above {LARGEST_BYTES:,} bytes; give a smaller one")
     named = _LAST_NUMBER.search(PurePath(log.path).name)
     if named is None:
         raise log.refused(f"is a dump whose name has no rank{REMEDY}")

@@ -50,7 +50,7 @@ def read_groups(
     notes: list[str] = []
     for path in dict.fromkeys(paths):
         with opened("FILE", path, what="log file of a run", stdin=stdin) as log:
-            scan = Scan(log, NEEDLES)
+            scan = Scan(log.blocks(), NEEDLES)
             for line in scan:
                 facts.read(path, line.number, line.text)
         counts.append({"path": path, "bytes": log.bytes_read, "lines": scan.lines})

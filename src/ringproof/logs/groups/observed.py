@@ -12,19 +12,18 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, lru_cache
 
 from ringproof.findings.printable import showable
 from ringproof.logs.parsing import (
-    Configuration,
     EngineLine,
     NcclEvent,
     NcclLine,
-    parse_configuration,
-    parse_engine,
+    RunSetup,
     parse_nccl,
+    parse_setup,
 )
 from ringproof.reference.topology.census_line import (
     CENSUS_MARKER,
@@ -190,7 +189,7 @@ class NcclGroup:
                 return
 
 
-class LogFacts:
+class LogFacts(RunSetup):
     """What the logs show, before any judgement: `read` takes their lines, then all else is asked.
 
     Attributes:
@@ -201,9 +200,9 @@ class LogFacts:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.census_names: dict[int, set[str]] = {}
         self.worlds: set[int] = set()
-        self.configuration = Configuration()
         self.damaged = 0
         self.overflow = False
         self._census: dict[str, dict[tuple[int, ...], str]] = {}  # name -> ranks -> backend
@@ -211,7 +210,6 @@ class LogFacts:
         self._operations: dict[tuple[str, int], Counter[str]] = {}
         self._nccl: defaultdict[str, NcclGroup] = defaultdict(NcclGroup)  # by GUID
         self._places: set[tuple[str, int]] = set()  # members of all NCCL groups
-        self._engine: Counter[EngineLine] = Counter()
         self._samples: dict[tuple[str, str], list[EvidenceLine]] = {}
         # Every member of a group prints the same list of ranks.
         self._expand = lru_cache(maxsize=4096)(parse_ranks)
@@ -243,15 +241,13 @@ class LogFacts:
             self._add_nccl(line)
             if line.description and line.event is not NcclEvent.MENTION:
                 yield text, line.description, line.event.value
-        engine = parse_engine(text)
-        if engine is not None:
-            if self._has_room(self._engine, engine, MAX_NAMES):
-                self._engine[engine] += 1
-            yield text, ENGINE, "configuration run"
-        told = parse_configuration(text)
-        if told:  # the later line wins, field by field
-            self.configuration = replace(self.configuration, **told)
-            yield text, CONFIGURATION, "configuration"
+        told = parse_setup(text)
+        if told:
+            self.add(told)
+            if isinstance(told, EngineLine):
+                yield text, ENGINE, "configuration run"
+            else:
+                yield text, CONFIGURATION, "configuration"
 
     def _has_room(self, table: Collection[object], key: object, most: int) -> bool:
         """Whether a table holds a key or has room for it; remember where it has not."""
@@ -292,11 +288,6 @@ class LogFacts:
         group.logged |= line.event is NcclEvent.COMMUNICATOR
         if line.event in (NcclEvent.COMMUNICATOR, NcclEvent.WORK):
             group.built.add(line.group_rank)
-
-    @cached_property
-    def engine(self) -> tuple[tuple[EngineLine, int], ...]:
-        """Transformer Engine's choices, each with the number of lines that say so."""
-        return tuple(sorted(self._engine.items(), key=repr))
 
     @cached_property
     def evidence(self) -> tuple[EvidenceLine, ...]:

@@ -116,6 +116,11 @@ class Reader:
         self._shapes: set[tuple[str, ...]] = set()
         self._lines = self._first_damaged = 0
 
+    def read(self, block: bytes) -> None:
+        """Read the next lines."""
+        for line in block.splitlines():
+            self.take(line)
+
     def take(self, line: bytes) -> None:
         """Read the next line."""
         raise NotImplementedError
@@ -246,28 +251,29 @@ class MegatronReader(Reader):
             if found:
                 self._record({"iteration": found[1], _VALIDATION_LOSS: found[2]})
 
-    def scan(self, data: bytes, end: int) -> None:
-        """Read the iteration lines among any others in ``data[:end]``."""
-        place = data.find(b"iteration ", 0, end)
+    def read(self, block: bytes) -> None:
+        """Read the iteration and validation lines among any others."""
+        place = block.find(b"iteration ")
+        done = 0
         while place >= 0:
             # A long training has a million such lines; this saves nine tenths of the time.
-            usual = _USUAL_LINE.match(data, place, end) if self._is_usual else None
+            usual = _USUAL_LINE.match(block, place) if self._is_usual else None
             if usual:
                 self.records += 1
                 for name, value in ((LOSS, usual[2]), (GRAD_NORM, usual[3])):
                     self.series[name].add(int(usual[1]), float(value))
-                stop = usual.end()
+                done = usual.end()
             else:
-                stop = data.find(b"\n", place, end)
-                stop = end if stop < 0 else stop
-                if ITERATION.match(data, place, stop):
-                    self.take(data[place:stop])
-            place = data.find(b"iteration ", stop, end)
+                start = max(done, block.rfind(b"\n", done, place) + 1)
+                end = block.find(b"\n", place)
+                done = end if end >= 0 else len(block)
+                self.take(block[start:done])
+            place = block.find(b"iteration ", done)
 
     @property
     def _is_usual(self) -> bool:
         """Whether loss and gradient norm are all that is looked for, under their usual names."""
-        return (self._keys.get(LOSS), self._keys.get(GRAD_NORM)) == ("lm loss", "grad norm")
+        return self._keys == {STEP: "iteration", LOSS: "lm loss", GRAD_NORM: "grad norm"}
 
     def _iteration(self, step: int, fields: dict[str, str]) -> None:
         for name, steps in self._counted.items():

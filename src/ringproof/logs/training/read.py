@@ -29,9 +29,7 @@ from ringproof.logs.training.formats import (
 from ringproof.logs.training.quantities import GRAD_NORM, JUDGED, LOSS, Columns
 from ringproof.logs.training.series import EXACT_DIGITS, Series
 
-PIECE_BYTES = 1 << 20
-"""A line longer than this comes in pieces: it is no line of a training log."""
-_HEAD_BYTES, _HEAD_LINES = 256 << 10, 2000
+_HEAD_LINES = 2000
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -81,25 +79,21 @@ def read_log(
         InputError: It cannot be read, or holds no step with a wanted value.
     """
     with opened(role, path, what="training log", stdin=stdin) as log:
-        lines = iter(lambda: log.readline(PIECE_BYTES), b"")
-        head: list[bytes] = []
-        for line in itertools.islice(lines, _HEAD_LINES):
-            head.append(line)
-            if log.bytes_read > _HEAD_BYTES:
-                break
-        if not head:
+        blocks = log.blocks()
+        first = next(blocks, b"")
+        if not first:
             raise log.refused("is empty; name a training log")
-        if head[0].startswith(_UTF16):
+        if first.startswith(_UTF16):
             raise log.refused("is UTF-16 text; save it as UTF-8")
-        head[0] = head[0].removeprefix(_UTF8_MARK)
-        found = format_name or recognised(head)
+        first = first.removeprefix(_UTF8_MARK)
+        found = format_name or recognised(first.splitlines()[:_HEAD_LINES])
         reader: Reader
         if found == CSV:
             reader = TableReader(columns, log.refused)
         else:
             reader = JsonReader(columns) if found == JSONL else MegatronReader(columns)
-        for line in itertools.chain(head, lines):
-            reader.take(line)
+        for block in itertools.chain((first,), blocks):
+            reader.read(block)
     series = {name: one for name, one in reader.series.items() if len(one)}
     if not series:
         raise _without_series(log, found, reader)
@@ -149,12 +143,12 @@ class CurveReader:
     def __init__(self) -> None:
         self._megatron, self._json = MegatronReader(Columns()), JsonReader(Columns())
 
-    def take(self, data: bytes, end: int) -> None:
-        """Take the lines of ``data[:end]`` that show a training step."""
-        self._megatron.scan(data, end)
+    def take(self, block: bytes) -> None:
+        """Take the lines of a block that show a training step."""
+        self._megatron.read(block)
         # The expression alone would try every line; most logs have no such line at all.
-        if data.startswith(b'{"') or data.find(b'\n{"', 0, end) >= 0:
-            for line in _JSON_LINE.finditer(data, 0, end):
+        if block.startswith(b'{"') or b'\n{"' in block:
+            for line in _JSON_LINE.finditer(block):
                 self._json.take(line[0])
 
     def findings(self) -> tuple[CurveFinding, ...]:
