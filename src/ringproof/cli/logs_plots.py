@@ -35,8 +35,6 @@ _DOTS = 120
 
 _A, _B, _D, _MARK = "#3b6fd4", "#e07a1f", "#7a4fb5", "#c03030"
 
-
-_Place = tuple[float, float]
 _Scale = Callable[[float], float]
 
 
@@ -171,7 +169,7 @@ def _decades(marked: Sequence[float], tolerance: float) -> tuple[_Scale, list[tu
     return y, [(y(10.0**power), f"1e{power}") for power in powers]
 
 
-def _path(places: Iterable[_Place | None]) -> str:
+def _path(places: Iterable[tuple[float, float] | None]) -> str:
     """Return the path of a curve, which ``None`` interrupts."""
     path, move = "", "M"
     for place in places:
@@ -210,29 +208,25 @@ def write_picture(result: Comparison, destination: str) -> None:
     figure = Figure(figsize=(6.4 * count, 6.0), layout="constrained")
     figure.suptitle(headline(result), fontsize=12)
     axes = figure.subplots(2, count, squeeze=False, height_ratios=(3, 2), sharex="col")
-    for place, one in enumerate(result.series):
-        drawn = thinned(one)
-        values, difference = axes[0][place], axes[1][place]
-        values.plot(
-            drawn.steps, _finite(drawn.a_values), color=_A, linewidth=2.6, alpha=0.75, label="A"
-        )
-        dashed = {"color": _B, "linewidth": 1.2, "linestyle": (0, (4, 2))}
-        values.plot(drawn.steps, _finite(drawn.b_values), label="B", **dashed)
-        values.set_ylabel(drawn.name)
+    for column, one in enumerate(map(thinned, result.series)):
+        values, difference = axes[0][column], axes[1][column]
+        # A is wide and B dashed, so that both are seen where they are equal.
+        for label, side, colour, style, width in (
+            ("A", one.a_values, _A, "-", 2.6),
+            ("B", one.b_values, _B, "--", 1.2),
+        ):
+            finite = [value if math.isfinite(value) else math.nan for value in side]
+            values.plot(one.steps, finite, style, color=colour, linewidth=width, label=label)
+        values.set_ylabel(one.name)
         values.legend(loc="best", frameon=False)
-        _draw_difference(difference, drawn, result.tolerance)
+        _draw_difference(difference, one, result.tolerance)
         for axis in (values, difference):
             axis.grid(alpha=0.25)
-            if drawn.first is not None:
-                axis.axvline(drawn.first.step, color=_MARK, linewidth=1, alpha=0.7)
+            if one.first is not None:
+                axis.axvline(one.first.step, color=_MARK, linewidth=1, alpha=0.7)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     write_atomically(Path(destination), stream.getvalue(), field="--png")
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    """Infinite values are gaps, as NaN is."""
-    return [value if math.isfinite(value) else math.nan for value in values]
 
 
 def _draw_difference(axis: Any, one: SeriesComparison, tolerance: float) -> None:
@@ -242,17 +236,14 @@ def _draw_difference(axis: Any, one: SeriesComparison, tolerance: float) -> None
     if points:
         axis.set_yscale("log")
         axis.plot(*zip(*points, strict=True), color=_D, marker=".", markersize=3, lw=0.8)
-    else:
-        said = "" if lone else "no difference"
-        axis.text(0.5, 0.5, said, ha="center", va="center", transform=axis.transAxes)
-        axis.set_yticks([])
+        if tolerance > 0:
+            said = f"tolerance {tolerance:g}"
+            axis.axhline(tolerance, color=_MARK, linestyle="--", linewidth=1, label=said)
+            axis.legend(frameon=False)
+    elif not lone:
+        axis.text(0.5, 0.5, "no difference", ha="center", transform=axis.transAxes)
     if lone:  # an infinite difference has no place on the axis: it is marked above
         above = {"transform": axis.get_xaxis_transform(), "clip_on": False}
         axis.plot(lone, [1.03] * len(lone), "x", color=_MARK, ms=4, **above)
-    if tolerance > 0 and points:
-        axis.axhline(tolerance, color=_MARK, linestyle="--", linewidth=1)
-        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        text = f"tolerance {tolerance:g}"
-        axis.annotate(text, (0.99, tolerance), fontsize=8, color=_MARK, **place)
     axis.set_ylabel("relative difference")
     axis.set_xlabel("step")

@@ -1,5 +1,5 @@
 """Finds the first cause in the logs of a failed or slow run, and the pitfall that explains it.
 
-`errors` finds errors in the lines, `recorder` reads dumps, `symptoms` is the index of what upstream
-prints, `cause` decides, and `output` puts the decision into words.
+`prefix` says who wrote a line, `errors` finds errors in the lines, `recorder` reads dumps,
+`symptoms` is the index of what upstream prints, `cause` decides, and `output` puts it into words.
 """

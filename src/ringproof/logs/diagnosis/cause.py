@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
-from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
+from ringproof.logs.diagnosis.symptoms import Symptom, load_index
 from ringproof.logs.lines import OpenLog, opened
 from ringproof.logs.parsing import EngineLine, RunSetup, engine_text
 from ringproof.logs.training.curves import CurveFinding
@@ -115,19 +115,16 @@ class Diagnosis:
         return bool(self.cause or self.follow_ups or self.silent or self.stuck or live)
 
 
-def diagnose(
-    paths: Sequence[str], *, stdin: BinaryIO | None = None, index: Index | None = None
-) -> Diagnosis:
+def diagnose(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Diagnosis:
     """Read the logs and flight-recorder dumps of one run, each in one pass.
 
     Args:
         stdin: What ``-`` names.
-        index: Symptoms to look for; by default those that come with the package.
 
     Raises:
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
-    table = ErrorTable(load_index() if index is None else index)
+    table = ErrorTable()
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             table.read(log)
@@ -137,8 +134,8 @@ def diagnose(
 class ErrorTable:
     """All errors of all logs, merged by kind; it does not grow with the length of the logs."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self) -> None:
+        self._index = load_index()
         self._lines = 0
         self._notes: list[str] = []
         self._dumps: dict[int, dict[str, Any]] = {}  # by rank
@@ -183,9 +180,10 @@ class ErrorTable:
         symptom, key = self._known(event.error, event.message, event.functions, event.code)
         if symptom is None and (event.weak or _WORKER.match(event.message)):
             return
-        before = self._unknown.pop(event.who, None)
-        if event.after and before is not None and before != key:
-            self._forget(before, event.who)
+        before = self._unknown.pop(event.who, key)
+        handled = self._findings.get(before)
+        if event.after and before != key and handled and handled.who == {event.who}:
+            del self._findings[before]  # the code that handled it raised this one
         if symptom is None:
             self._unknown[event.who] = key
         if key in self._findings or len(self._findings) < MOST_FINDINGS:
@@ -195,17 +193,11 @@ class ErrorTable:
         self, error: str, message: str, functions: tuple[str, ...], code: str
     ) -> tuple[Symptom | None, tuple[str, ...]]:
         """Return the symptom that an error is, and what errors of its kind have in common."""
-        symptom = self.index.find(error, message, functions, code)
+        symptom = self._index.find(error, message, functions, code)
         if symptom is not None:
             return symptom, (symptom.id,)
         said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])
         return None, ("?", error, said, *functions[-1:])
-
-    def _forget(self, key: tuple[str, ...], who: str) -> None:
-        """Drop an exception that was handled by the code that raised the next one."""
-        finding = self._findings.get(key)
-        if finding is not None and finding.who == {who}:
-            del self._findings[key]
 
     def judge(self) -> Diagnosis:
         """Return the first cause and what follows from it."""
@@ -231,7 +223,7 @@ class ErrorTable:
             engine=engine_text(self._setup.engine),
             engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
             stuck=tuple(stuck),
-            hang=self.index.find(TIMEOUT, stuck[0].description) if stuck else None,
+            hang=self._index.find(TIMEOUT, stuck[0].description) if stuck else None,
             curves=tuple(self._curves),
             logs=len(self._files),
             dumps=len(self._dumps),
@@ -278,7 +270,7 @@ class ErrorTable:
             error = "layer without"
         elif ran and HIERARCHICAL not in ran and len(levels) > 1:
             error = "idle levels"
-        symptom = self.index.find(error, "") if error else None
+        symptom = self._index.find(error, "") if error else None
         return [symptom] if symptom else []
 
     def _missing(self, cause: SharedError) -> Iterator[int]:

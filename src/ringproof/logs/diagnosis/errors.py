@@ -2,20 +2,19 @@
 
 One pass over a log of any size returns the few lines that can explain a failure: those that hold
 one of a few fixed strings, and those that follow one, as a traceback needs. Lines of several ranks
-may stand mixed in one file. What launchers and torch put in front of each line (``[rank3]:``,
-``[default3]:``, ``3:`` of srun, ``(Actor pid=7)`` of Ray) tells them apart. An exception counts if
-it ends a traceback; one without its traceback is weak evidence, since it may be quoted.
+may stand mixed in one file; the prefix of each line tells them apart. An exception counts if it
+ends a traceback; one without its traceback is weak evidence, since it may be quoted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import PurePath
 from typing import Any
 
+from ringproof.logs.diagnosis.prefix import read_prefix
 from ringproof.logs.lines import Line, Scan
 from ringproof.logs.parsing import EngineLine, RunSetup, parse_nccl, parse_setup
 from ringproof.logs.training.read import CurveReader
@@ -47,17 +46,6 @@ MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
 MOST_KNOWN = 4096  # lines whose meaning is remembered: a failing run repeats the same few
 LONG = 4000  # bytes; to remember longer lines would take more memory than it saves time
-_STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-_TOKEN = re.compile(
-    r"\[default(?P<local>\d{1,6})\]:"
-    r"|\[rank(?P<rank>\d{1,6})\]: ?"
-    r"|\((?P<actor>\w+) pid=(?P<pid>\d+)[^)]{0,200}\) ?"
-    r"|(?:std(?:err|out) [FP] )"
-    rf"|\[?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?(?:,\d+)?\]?[ :]+"
-    r"|(?: ?(?P<task>\d{1,6}): )"
-)
-_STAMPED = re.compile(_STAMP)
-_GLOG = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+)")
 _FRAME = re.compile(r'\s*File "([^"]*)", line (\d+)(?:, in (.+))?')
 _NAMES = "Error|Exception|Exit|Interrupt|Iteration|Warning|Timeout|Failed|Failure|Refused|Expired"
 _EXCEPTION = re.compile(rf" ?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:{_NAMES})\w*)(?:: ?(.*))?$")
@@ -71,8 +59,6 @@ _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 # torchrun's summary, which names the rank that failed first a few lines below its title.
 _ROOT = re.compile(rb"(?s).{0,600}?\brank +: (\d+).{0,300}?\bexitcode +: (-?\d+)")
 _NAN = re.compile(r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
-_RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
-_TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
 
 
 @dataclass
@@ -235,9 +221,9 @@ class LogReader(Scan):
 
     def _said(self, data: bytes) -> _Said:
         text = Line(0, data).text
-        tokens, body, time = _split(text)
-        key = " ".join(f"{name}={value}" for name, value in tokens.items())
-        return _Said(self._name, text, key, self._who(tokens), body, time)
+        prefix = read_prefix(text)
+        who = prefix.writer(self._name)
+        return _Said(self._name, text, prefix.key, who, prefix.body, prefix.time)
 
     def _event(self, said: _Said, line: Line, **fields: Any) -> RankError:
         """Return an error that a line shows."""
@@ -300,41 +286,6 @@ class LogReader(Scan):
         if event.text.rstrip().endswith(":"):
             event.message = event.message.lstrip("\n")
         return (event,)
-
-    def _who(self, tokens: Mapping[str, str]) -> str:
-        if "rank" in tokens:
-            return f"rank {tokens['rank']}"
-        if "task" in tokens:
-            return f"rank {tokens['task']}"
-        path = PurePath(self._name)
-        named = _RANK_IN_NAME.findall(path.name)
-        if named:
-            return f"rank {int(named[-1])}"
-        if "local" in tokens:
-            return f"local rank {tokens['local']} of {path.name}"
-        if "pid" in tokens:
-            return f"{tokens['actor']} {tokens['pid']}"
-        of_torchrun = _TORCHRUN.search(self._name)
-        return f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else self._name
-
-
-def _split(text: str) -> tuple[dict[str, str], str, str]:
-    """Return what a launcher put in front of a line, the rest of the line, and its time."""
-    tokens: dict[str, str] = {}
-    time, position = "", 0
-    while match := _TOKEN.match(text, position):
-        position = match.end()
-        if match["task"] and (tokens or match.start()):
-            position = match.start()
-            break
-        tokens.update({name: value for name, value in match.groupdict().items() if value})
-        time = time or _time(_STAMPED.search(match[0]))
-    rest = text[position:]
-    return tokens, rest, time or _time(_STAMPED.search(rest[:80])) or _time(_GLOG.search(rest[:80]))
-
-
-def _time(match: re.Match[str] | None) -> str:
-    return "" if match is None else f"{match[1]}-{match[2]} {match[3].replace(',', '.')}"
 
 
 def _goes_on(said: _Said) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -39,11 +39,8 @@ class Symptom(BaseModel):
         )
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(tuple[Symptom, ...]):
     """All symptoms, in the order in which they are tried."""
-
-    symptoms: tuple[Symptom, ...]
 
     def find(
         self, error: str, message: str, functions: Sequence[str] = (), code: str = ""
@@ -57,16 +54,14 @@ class Index:
             functions: Functions of the traceback; ``code`` is the last frame's source line.
         """
         usage = error == "usage"
-        first = message.partition("\n")[0]
-        for text in dict.fromkeys((first, message)):
-            for symptom in self.symptoms:
-                if usage == (symptom.kind == "usage") and symptom.fits(
-                    error, text, functions, code
-                ):
-                    return symptom
+        for text in dict.fromkeys((message.partition("\n")[0], message)):
+            for one in self:
+                if usage == (one.kind == "usage") and one.fits(error, text, functions, code):
+                    return one
         return None
 
 
+@cache
 def load_index() -> Index:
     """Read the index that comes with the package."""
     text = files(__package__).joinpath("symptoms.yaml").read_text(encoding="utf-8")

@@ -177,7 +177,9 @@ def _malformed_dynamic(facts: LogFacts) -> Iterator[str]:
                 f"{group.name} has {group.size} ranks ({_ranks_text(group.ranks)}):"
                 f" a microbatch that asks for {size} runs on these"
             )
-        elif group.size == size and not _aligned(group.ranks or (), size, place):
+        elif group.ranks and (
+            _apart(group.ranks, place, 1) or place.get(group.ranks[0], (0, 0))[1] % size
+        ):
             ranks = _ranks_text(group.ranks)
             yield f"{group.name} joins ranks {ranks}, no aligned run of the domain"
 
@@ -202,12 +204,3 @@ def _dynamic_sizes(groups: Sequence[LoggedGroup], expectation: Expectation) -> I
             yield f"the logs show no data moved on the dynamic groups of {asked} ranks"
     for size in sorted(named.difference(wanted)):
         yield f"there are dynamic groups of {size} ranks, which were not expected"
-
-
-def _aligned(ranks: Sequence[int], size: int, place: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether they are a run of neighbours from a multiple of its size on, as far as is known."""
-    if not ranks or not all(rank in place for rank in ranks):
-        return True
-    home, first = place[ranks[0]]
-    run = [(home, first + step) for step in range(size)]
-    return first % size == 0 and [place[rank] for rank in ranks] == run

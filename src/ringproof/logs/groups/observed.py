@@ -1,8 +1,6 @@
 """What all lines of all logs say together: groups, how they were used, and what was configured.
 
-The tables grow with the number of groups and ranks, never with the length of the logs. Past their
-limits, which are far above any real run, further entries are left out and `LogFacts.overflow` is
-set.
+The tables grow with the number of groups and ranks, never with the length of the logs.
 NCCL lines are joined to census lines by name and members. A traffic line names a rank and a group
 name; groups of one name share no rank, so that is enough.
 """
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -49,10 +47,6 @@ CONFIGURATION = "configuration"
 
 TEXT_LIMIT = 200
 SAMPLES_PER_GROUP = 3
-# Far above any real run; a log that was made to exhaust the memory ends here.
-MAX_NAMES = 256
-MAX_GROUPS_PER_NAME = 20_000
-MAX_RANK_ENTRIES = 1_000_000
 _SHOWN_BEFORE = 40  # characters of a launcher's prefix to show with a marker line
 
 
@@ -66,7 +60,16 @@ class Strength(IntEnum):
 
 def level_of(name: str) -> int | None:
     """Return the level of a hierarchical CP group's name (0 is innermost), or ``None``."""
-    match = _LEVEL.fullmatch(name)
+    return _number_in(name, _LEVEL)
+
+
+def dynamic_size(name: str) -> int | None:
+    """Return the CP size in the name of one of Dynamic CP's groups, or ``None``."""
+    return _number_in(name, _DYNAMIC)
+
+
+def _number_in(name: str, pattern: re.Pattern[str]) -> int | None:
+    match = pattern.fullmatch(name)
     return int(match[1]) if match else None
 
 
@@ -78,12 +81,6 @@ def level_name(level: int) -> str:
 def is_context_parallel(name: str) -> bool:
     """Whether the name is the flat CP group's or one of the hierarchical levels'."""
     return name == FLAT_GROUP or level_of(name) is not None
-
-
-def dynamic_size(name: str) -> int | None:
-    """Return the CP size in the name of one of Dynamic CP's groups, or ``None``."""
-    match = _DYNAMIC.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 @dataclass
@@ -182,11 +179,11 @@ class NcclGroup:
             yield f"{name} of size {sizes[0]} has {len(self.members)} members"
         elif sizes and max(self.members) >= sizes[0]:
             yield f"{name} of size {sizes[0]} has a member at place {max(self.members)}"
-        first: dict[int, int] = {}
-        for place, rank in sorted(self.members.items()):
-            if rank is not None and first.setdefault(rank, place) != place:
-                yield f"{name} has rank {rank} at places {first[rank]} and {place}"
-                return
+        known = Counter(rank for rank in self.members.values() if rank is not None)
+        rank, times = known.most_common(1)[0] if known else (0, 0)
+        if times > 1:
+            one, other, *_ = sorted(place for place, r in self.members.items() if r == rank)
+            yield f"{name} has rank {rank} at places {one} and {other}"
 
 
 class LogFacts(RunSetup):
@@ -196,33 +193,29 @@ class LogFacts(RunSetup):
         census_names: For each rank that printed a census: names of the CP groups that hold it.
         worlds: Every world size that a line names.
         damaged: Markers that are followed by no sound line.
-        overflow: Whether a table is full.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.census_names: dict[int, set[str]] = {}
+        self.census_names: defaultdict[int, set[str]] = defaultdict(set)
         self.worlds: set[int] = set()
         self.damaged = 0
-        self.overflow = False
-        self._census: dict[str, dict[tuple[int, ...], str]] = {}  # name -> ranks -> backend
-        self._sent: dict[tuple[str, int], int] = {}  # bytes by group name and rank
-        self._operations: dict[tuple[str, int], Counter[str]] = {}
+        self._census: defaultdict[str, dict[tuple[int, ...], str]]  # name -> ranks -> backend
+        self._census = defaultdict(dict)
+        self._sent: Counter[tuple[str, int]] = Counter()  # bytes by group name and rank
+        self._operations: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._nccl: defaultdict[str, NcclGroup] = defaultdict(NcclGroup)  # by GUID
-        self._places: set[tuple[str, int]] = set()  # members of all NCCL groups
-        self._samples: dict[tuple[str, str], list[EvidenceLine]] = {}
+        self._samples: defaultdict[tuple[str, str], list[EvidenceLine]] = defaultdict(list)
         # Every member of a group prints the same list of ranks.
         self._expand = lru_cache(maxsize=4096)(parse_ranks)
 
     def read(self, file: str, number: int, text: str) -> None:
         """Take whatever one line says."""
         for shown, group, shows in self._taken(text):
-            if (group, shows) in self._samples or len(self._samples) < MAX_NAMES:
-                samples = self._samples.setdefault((group, shows), [])
-                if len(samples) < SAMPLES_PER_GROUP:
-                    samples.append(
-                        EvidenceLine(file, number, showable(shown.strip(), TEXT_LIMIT - 1), shows)
-                    )
+            samples = self._samples[group, shows]
+            if len(samples) < SAMPLES_PER_GROUP:
+                said = showable(shown.strip(), TEXT_LIMIT - 1)
+                samples.append(EvidenceLine(file, number, said, shows))
 
     def _taken(self, text: str) -> Iterator[tuple[str, str, str]]:
         """Yield the text to show, the group, and what it shows of it."""
@@ -249,34 +242,19 @@ class LogFacts(RunSetup):
             else:
                 yield text, CONFIGURATION, "configuration"
 
-    def _has_room(self, table: Collection[object], key: object, most: int) -> bool:
-        """Whether a table holds a key or has room for it; remember where it has not."""
-        room = key in table or len(table) < most
-        self.overflow |= not room
-        return room
-
     def _add_census(self, line: CensusLine) -> None:
         self.worlds.add(line.world_size)
-        if self._has_room(self.census_names, line.rank, MAX_RANK_ENTRIES):
-            names = self.census_names.setdefault(line.rank, set())
-            if line.place is not None and is_context_parallel(line.group):
-                names.add(line.group)
-        if self._has_room(self._census, line.group, MAX_NAMES):
-            known = self._census.setdefault(line.group, {})
-            if self._has_room(known, line.ranks, MAX_GROUPS_PER_NAME):
-                known.setdefault(line.ranks, line.backend)
+        names = self.census_names[line.rank]
+        if line.place is not None and is_context_parallel(line.group):
+            names.add(line.group)
+        self._census[line.group].setdefault(line.ranks, line.backend)
 
     def _add_traffic(self, line: TrafficLine) -> None:
         self.worlds.add(line.world_size)
-        key = (line.group, line.rank)
-        if self._has_room(self._sent, key, MAX_RANK_ENTRIES):
-            self._sent[key] = self._sent.get(key, 0) + line.bytes_sent
-            self._operations.setdefault(key, Counter()).update(dict(line.operations))
+        self._sent[line.group, line.rank] += line.bytes_sent
+        self._operations[line.group, line.rank].update(dict(line.operations))
 
     def _add_nccl(self, line: NcclLine) -> None:
-        if not self._has_room(self._places, (line.guid, line.group_rank), MAX_RANK_ENTRIES):
-            return
-        self._places.add((line.guid, line.group_rank))
         group = self._nccl[line.guid]
         if line.global_rank is not None or line.group_rank not in group.members:
             group.members[line.group_rank] = line.global_rank
@@ -326,22 +304,20 @@ class LogFacts(RunSetup):
 
         A rank that only receives takes part as well: operations count, bytes need not.
         """
-        names: dict[int, set[str]] = {}
+        names: defaultdict[int, set[str]] = defaultdict(set)
         for (name, rank), operations in self._operations.items():
-            moved = names.setdefault(rank, set())
-            if any(operations[kind] for kind in DATA_OPERATIONS):
-                moved.add(name)
+            names[rank] |= {name for kind in DATA_OPERATIONS if operations[kind]}
         return names
 
     @cached_property
     def communicator_names(self) -> dict[int, set[str]]:
         """For each rank known to have built NCCL communicators at first use: of which groups."""
-        names: dict[int, set[str]] = {}
+        names: defaultdict[int, set[str]] = defaultdict(set)
         for group in self._nccl.values():
             for place in () if group.eager or not group.descriptions else group.built:
                 rank = group.members.get(place)
                 if rank is not None:
-                    names.setdefault(rank, set()).update(group.descriptions)
+                    names[rank] |= group.descriptions
         return names
 
     def named(self, name: str) -> NamedGroups:

@@ -34,6 +34,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json
@@ -113,7 +114,8 @@ class Reader:
         self.records = self.damaged = 0
         self.exact = False
         self._keys: dict[str, str] = {}  # what the step and each series found are called
-        self._shapes: set[tuple[str, ...]] = set()
+        # Records of equal names are looked at once.
+        self._locate = lru_cache(_MOST_SHAPES)(self._locate_among)
         self._lines = self._first_damaged = 0
 
     def read(self, block: bytes) -> None:
@@ -155,13 +157,8 @@ class Reader:
                     series.precision = printed_precision(raw)
         return True
 
-    def _locate(self, names: tuple[str, ...]) -> None:
+    def _locate_among(self, names: tuple[str, ...]) -> None:
         """Find the step and the series that are still missing among the names of a record."""
-        if names in self._shapes:
-            return
-        if len(self._shapes) > _MOST_SHAPES:
-            self._shapes.clear()
-        self._shapes.add(names)
         if len(self.seen) < _MOST_SHAPES:
             self.seen.update(dict.fromkeys(names))
         for wanted in (STEP, *self.series):
@@ -186,7 +183,7 @@ class JsonReader(Reader):
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            if not line.isspace():
+            if line.strip():
                 self._damage()
             return
         kind = record.pop("kind", "step")

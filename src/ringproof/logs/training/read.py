@@ -27,7 +27,7 @@ from ringproof.logs.training.formats import (
     recognised,
 )
 from ringproof.logs.training.quantities import GRAD_NORM, JUDGED, LOSS, Columns
-from ringproof.logs.training.series import EXACT_DIGITS, Series
+from ringproof.logs.training.series import EXACT_DIGITS, Series, significant_digits
 
 _HEAD_LINES = 2000
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -56,7 +56,10 @@ class TrainingLog:
     def digits(self, name: str) -> int:
         """Return the significant digits that a series shows, counted to `EXACT_DIGITS`."""
         # Megatron's lines have a precision of their own, and the trainer writes every digit.
-        return EXACT_DIGITS if self.exact or self.averaged else self.series[name].digits
+        if self.exact or self.averaged:
+            return EXACT_DIGITS
+        shown = map(significant_digits, filter(math.isfinite, self.series[name].values))
+        return min(max(shown, default=0), EXACT_DIGITS)
 
     @cached_property
     def curve_findings(self) -> tuple[CurveFinding, ...]:

@@ -109,16 +109,6 @@ class Series:
         gaps = Counter(map(operator.sub, later, self.steps))
         return gaps.most_common(1)[0][0] if gaps else 1
 
-    @property
-    def digits(self) -> int:
-        """Significant digits shown by the longest value, counted to :data:`EXACT_DIGITS`."""
-        most = 0
-        for value in filter(math.isfinite, self.values):
-            most = max(most, significant_digits(value))
-            if most >= EXACT_DIGITS:
-                break
-        return min(most, EXACT_DIGITS)
-
 
 def significant_digits(value: float) -> int:
     """Digits of the shortest decimal that is this float.
