@@ -79,11 +79,11 @@ def test_a_group_with_fewer_ranks_than_its_name_says(tmp_path: Path) -> None:
     assert report(tmp_path, census(slices[:2], 8), "--dynamic", "4").exit_code == 0
 
 
-def test_a_group_that_is_no_aligned_run(tmp_path: Path) -> None:
+def test_a_group_that_is_not_an_aligned_run(tmp_path: Path) -> None:
     others = [item for item in ALIGNED if item[0] != TWO]
     shifted = [*others, (TWO, (1, 2)), (TWO, (3, 0))]
     result = report(tmp_path, census(shifted, WORLD), "--dynamic", "1,2,4")
-    assert [line for line in findings(result) if "1-2, no aligned run" in line]
+    assert [line for line in findings(result) if "1-2, which are not an aligned run" in line]
     assert len(findings(result)) == 2
 
 

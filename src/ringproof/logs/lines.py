@@ -60,22 +60,21 @@ class OpenLog:
         Raises:
             InputError: The file cannot be read, or is not gzip data although it begins like it.
         """
-        rest = b""
-        while data := self._read():
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            if not end and len(data) >= BLOCK_BYTES:
-                end = len(data)
-            if end:
+        data = b""
+        while more := self._read():
+            data += more
+            if len(data) >= BLOCK_BYTES:
+                end = data.rfind(b"\n") + 1 or len(data)
                 yield data[:end]
-            rest = data[end:]
-        if rest:
-            yield rest
+                data = data[end:]
+        if data:
+            yield data
 
     def _read(self) -> bytes:
-        """Return the next bytes; none at the end, or where compressed data is damaged."""
+        """Return some more bytes; none at the end, or where compressed data is damaged."""
         try:
-            data = self._stream.read1(BLOCK_BYTES)  # so that damage costs only what follows it
+            # Not read: it would lose what precedes the damage in a block.
+            data = self._stream.read1(BLOCK_BYTES)
         except gzip.BadGzipFile as error:
             raise self.refused(f"is not gzip data ({error}); rename or unpack it") from error
         except (EOFError, zlib.error) as error:

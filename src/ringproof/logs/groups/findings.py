@@ -181,7 +181,7 @@ def _malformed_dynamic(facts: LogFacts) -> Iterator[str]:
             _apart(group.ranks, place, 1) or place.get(group.ranks[0], (0, 0))[1] % size
         ):
             ranks = _ranks_text(group.ranks)
-            yield f"{group.name} joins ranks {ranks}, no aligned run of the domain"
+            yield f"{group.name} joins ranks {ranks}, which are not an aligned run of the domain"
 
 
 def _dynamic_sizes(groups: Sequence[LoggedGroup], expectation: Expectation) -> Iterator[str]:

@@ -93,7 +93,7 @@ def _conspicuous(
         elif value is not None and not normal:
             yield step, "loss-not-finite", f"the loss is {value}"
         elif value is not None:
-            if losses.has_below(value, SPIKE_PART, SPIKE_DEVIATIONS):
+            if losses.is_spike(value):
                 normal = False
                 text = f"the loss is {value:.4g}, the median before it is {losses.median:.4g}"
                 yield step, "loss-spike", text
@@ -142,11 +142,11 @@ class _Recent:
         few = len(self._ordered) < FEWEST
         return math.nan if few else self._ordered[len(self._ordered) // 2]
 
-    def has_below(self, value: float, part: float, deviations: float) -> bool:
+    def is_spike(self, value: float) -> bool:
         """Whether a value is above the median by a part of it and by several deviations."""
         usual = self.median
         above = value - usual
-        return above > part * abs(usual) and above > deviations * median(
+        return above > SPIKE_PART * abs(usual) and above > SPIKE_DEVIATIONS * median(
             abs(one - usual) for one in self._ordered
         )
 

@@ -22,7 +22,7 @@ to main and dev; Megatron-Bridge ``training/utils/train_utils.py``) on the last 
 * A loss that is not a number or negative is left out of the line (the test is ``avg > 0.0`` in
   releases, ``avg >= 0.0`` on main): a loss that is missing from a whole line is read as not a
   number, unless iterations were skipped. Where all of an interval were skipped main prints a loss
-  of 0, which is none either.
+  of 0, which is not read as one.
 * Colours, prefixes of launchers and the lines of several ranks glued together do not matter.
 
 CSV has a header, as written by a script or exported from Weights & Biases or TensorBoard.
@@ -68,7 +68,7 @@ def recognised(head: list[bytes]) -> str:
 
     An iteration line anywhere makes it Megatron's, even inside JSON, as container engines wrap it.
     Else it is JSON lines if the first line that says anything is an object, or most lines are; or
-    CSV if columns of numbers follow. What is none of these may be a long preamble, so it is
+    CSV if columns of numbers follow. Anything else may be a long preamble, so it is
     Megatron's until no iteration line turns up.
     """
     if any(ITERATION.search(line) for line in head):
@@ -207,7 +207,7 @@ _VALIDATION = re.compile(
     r"validation(?:-\S+)? loss at iteration +([0-9]{1,15})(?: on validation set)? \| "
     r"(?:lm )?loss value: +(\S+) \|"
 )
-# A line without a skipped iteration, in which a loss is no 0 that stands for none.
+# A line without skipped iterations, and with a loss other than 0, which main prints for no loss.
 _USUAL_LINE = re.compile(
     rb"iteration +([0-9]{1,15})/ *[0-9]{1,15} +\|[^\r\n\x1b]*?"
     rb" lm loss: ([1-9][0-9.]*E[+-][0-9]+) (?=\|)[^\r\n\x1b]*?"

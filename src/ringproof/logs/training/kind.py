@@ -50,7 +50,7 @@ PERIOD_KEPT = 0.75
 _SAMPLE = 4096  # values that are looked at, so that a long log costs no more
 _QUIET_PART = 4  # the quietest quarter: a fault that comes and goes leaves at least that
 _CONSTANT_WITHIN = 0.02  # a ratio of token counts is not the same to the digit in each step
-_CONSTANT_FROM = 1e-3  # a ratio nearer to 1 is no wrong normaliser but a difference of numbers
+_CONSTANT_FROM = 1e-3  # nearer to 1 the numbers differ, not the normaliser
 
 
 class Kind(str, Enum):
