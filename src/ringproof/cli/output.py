@@ -19,18 +19,27 @@ from ringproof.findings.printable import UNSHOWABLE
 
 # As it stands between the quotes: line ends are the layout's, all others are escaped already.
 _UNSEEN = re.compile(f"(?!\n){UNSHOWABLE.pattern}")
+_READABLE = 4_000_000
+"""Characters. Python indents in Python: a plan of a million sequences would take ten seconds."""
 
 
 def write_json(value: Any, destination: str | Path, *, field: str = "--json") -> None:
-    """Write a value as indented JSON to ``-`` (standard output) or to a path, atomically.
+    """Write a value as JSON to ``-`` (standard output) or to a path, atomically.
 
-    Numbers that JSON cannot say (infinity, not a number) become ``null``; key order is kept.
-    Characters that cannot be seen are escaped, so that none can steer a terminal.
+    Numbers that JSON cannot say (infinity, not a number) become ``null``; key order is kept. It is
+    indented up to a size that somebody might read. Characters that cannot be seen are escaped, so
+    that none can steer a terminal.
 
     Raises:
         InputError: The path cannot be written.
     """
-    text = json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a number that JSON cannot say
+        value = _sayable(value)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(text) < _READABLE:
+        text = json.dumps(value, ensure_ascii=False, indent=2)
     text = _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text) + "\n"
     write_text(text, destination, field=field)
 
