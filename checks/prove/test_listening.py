@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from checks.prove.miniature import Miniature, claim, miniature
-from ringproof.prove import listening
 from ringproof.prove.anchoring import GivenTree
 from ringproof.prove.imports import ImportedUpstreams
 from ringproof.prove.listening import Listener
@@ -89,8 +88,8 @@ def test_an_import_and_the_code_of_classes_do_not_count(core: Path) -> None:
     module.Sizes().product()
     listener.close()
     module.double(1)
-    names = [name.rpartition(".")[2] for name in listener.functions(str(core))[1:]]
-    assert names == ["product", "py:double"], "also in a comprehension, and nothing later"
+    names = [name.rpartition(".")[2] for name in listener.functions(str(core))]
+    assert names == ["__init__", "py:double", "product"], "also called in a comprehension"
 
 
 def test_what_ran_before_counts_again_for_the_next(core: Path) -> None:
@@ -115,19 +114,19 @@ def test_a_folder_that_is_added_later_is_heard(core: Path, tmp_path: Path) -> No
     assert listener.functions(str(core)) == ("core.py:double",)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring needs no limit")
-def test_a_profile_function_goes_when_all_is_known(
-    core: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "ENOUGH", 5)
+def test_a_listener_inside_another_leaves_it_as_it_was(core: Path) -> None:
     module, before = importlib.import_module("ringproof_listened.core"), sys.getprofile()
-    listener = Listener()
-    listener.listen(str(core))
-    assert sys.getprofile() is not before
-    for number in range(10):
-        module.double(number)
+    outer, inner = Listener(), Listener()
+    outer.listen(str(core))
+    inner.listen(str(core))
+    module.double(1)
+    inner.close()
+    module.Sizes().product()
+    outer.close()
+    module.Plain()
+    assert inner.functions(str(core)) == ("core.py:double",)
+    assert outer.functions(str(core))[-1].endswith("product")
     assert sys.getprofile() is before
-    listener.close()
 
 
 def _repository(root: Path) -> Miniature:

@@ -290,23 +290,29 @@ class Words:
         return tokens, tokens
 
 
-def padded_lengths(sizes: dict[str, int]) -> list[int]:
+def padded_lengths(cases: list[list[int]]) -> list[list[int]]:
     """Lengths after the SFT data set padded sequences of 5, 9 and 33 tokens.
 
+    The import takes seconds, and so one rank answers all cases.
+
     Args:
-        sizes: ``cp``, ``dp`` and ``sp``, the sizes of CP, DP and sequence parallelism.
+        cases: The sizes of CP, DP and sequence parallelism.
     """
     from megatron.training.datasets.sft_dataset import SFTDataset
 
-    dataset = SFTDataset.__new__(SFTDataset)
+    return [_padded(SFTDataset, *sizes) for sizes in cases]
+
+
+def _padded(kind: Any, cp: int, dp: int, sp: int) -> list[int]:
+    dataset = kind.__new__(kind)
     dataset.dataset = [[{"role": "system", "content": length} for length in (5, 9, 33)]]
     dataset.indices = [0]
     dataset.config = SimpleNamespace(
         tokenizer=Words(),
         sequence_length=512,
-        context_parallel_size=sizes["cp"],
-        data_parallel_size=sizes["dp"],
-        sequence_parallel_size=sizes["sp"],
+        context_parallel_size=cp,
+        data_parallel_size=dp,
+        sequence_parallel_size=sp,
         dynamic_context_parallel=True,
         hybrid_context_parallel=True,
         reset_position_ids=False,

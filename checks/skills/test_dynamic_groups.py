@@ -169,17 +169,18 @@ def ask(stage, upstream_of):
     return call
 
 
-@pytest.mark.parametrize(("cp", "dp", "sp"), [(2, 4, 1), (2, 2, 2), (1, 8, 1)])
-def test_dev_pads_to_the_domain(ask, cp, dp, sp):
-    (found,) = ask("padded_lengths", DEV, {"cp": cp, "dp": dp, "sp": sp})
-    multiple = 2 * cp * dp * sp
-    assert found == [-(-length // multiple) * multiple for length in (5, 9)]
+def test_dev_pads_to_the_domain(ask):
+    cases = [(2, 4, 1), (2, 2, 2), (1, 8, 1)]
+    (found,) = ask("padded_lengths", DEV, cases)
+    for (cp, dp, sp), lengths in zip(cases, found, strict=True):
+        multiple = 2 * cp * dp * sp
+        assert lengths == [-(-length // multiple) * multiple for length in (5, 9)]
 
 
 @pytest.mark.parametrize("key", [MAIN, RELEASE])
 def test_main_and_the_release_pad_to_the_static_size(ask, key):
     """Eight ranks cannot cut these rows in zigzag order, which takes multiples of 16."""
-    (found,) = ask("padded_lengths", key, {"cp": 2, "dp": 4, "sp": 1})
+    ((found,),) = ask("padded_lengths", key, [(2, 4, 1)])
     assert found == [8, 12]
     assert any(length % 16 for length in found)
 
