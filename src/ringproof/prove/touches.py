@@ -72,6 +72,11 @@ class _Collection:
 _OPEN: ContextVar[_Collection | None] = ContextVar("ringproof_touches", default=None)
 
 
+def is_collecting() -> bool:
+    """Return whether anything collects notes, so that it is worth while to listen."""
+    return _OPEN.get() is not None
+
+
 def note(touch: Touch) -> None:
     """Record that upstream code was touched, if anything collects."""
     collection = _OPEN.get()

@@ -53,6 +53,8 @@ class Program:
         faults: Planted defects, ``module:function`` each, called in every rank before the script.
         same_weights: Whether weights are drawn by their global place, so that every layout of
             ranks starts from the same model.
+        listens: Whether each rank reports which functions of upstream ran, for which it is slower
+            before Python 3.12.
     """
 
     upstream: Upstream
@@ -63,6 +65,7 @@ class Program:
     dtype: str = "float32"
     faults: tuple[str, ...] = ()
     same_weights: bool = True
+    listens: bool = False
 
 
 def calling(

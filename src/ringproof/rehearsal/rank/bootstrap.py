@@ -117,7 +117,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         _watch_training(probe, program)
         # Everything is in place before the script runs as its own program.
         sys.argv = [program.script, *program.arguments]
-        for root in program.upstream.roots:
+        for root in program.upstream.roots if program.listens else ():
             listener.listen(str(root))
         runpy.run_path(str(program.upstream.megatron / program.script), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
@@ -141,7 +141,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         ),
         graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
-        ran={root: listener.functions(root) for root in _imported(program.upstream)},
+        ran={root: listener.functions(root) for root in _imported(program)},
         results=probe.results,
     )
     draft = folder / f"rank-{rank}.part"
@@ -150,11 +150,11 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
     return error is None
 
 
-def _imported(upstream: Upstream) -> list[str]:
-    """Return the folders of upstream code from which a module was imported."""
+def _imported(program: Program) -> list[str]:
+    """Return the folders of upstream code from which a module was imported, if that is asked."""
     modules = (getattr(module, "__dict__", {}) for module in sys.modules.values())
     files = [str(names.get("__file__")) for names in modules]
-    roots = map(str, upstream.roots)
+    roots = map(str, program.upstream.roots if program.listens else ())
     return [root for root in roots if any(file.startswith(f"{root}/") for file in files)]
 
 

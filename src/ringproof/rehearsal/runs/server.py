@@ -8,6 +8,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from multiprocessing import Pipe
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.programs import python, started, variables
-from ringproof.prove.touches import Touch, note
+from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -108,6 +109,7 @@ class Server(contextlib.ExitStack):
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
             stale.unlink()
+        program = replace(program, listens=is_collecting())
         pids = self._ask("start", program, _free_port(), folder)
         watch = RunWatch(pids, folder, lambda left: self._ask("reap", left), program.upstream)
         try:
