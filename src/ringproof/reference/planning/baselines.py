@@ -114,12 +114,29 @@ def padded_plan(
     )
     edges = itertools.pairwise([0, *ends])
     microbatches = _microbatches([range(first, end) for first, end in edges], fixed)
-    computed = [max(values)] * len(values)
-    makespan = iteration(microbatches, computed, domain.ranks, model, goal)
+    makespan = _makespan_of_equals(microbatches, values, fixed, model, goal)
     bound = _bound(values, domain, model, goal) if bound is None else bound
     times, filled = (model.unit, makespan, bound), _filled(microbatches, fixed)
     tokens = len(values) * cp_size * fixed.rank_rows(max(values), cp_size)
     return build_plan(values, fixed, filled, times=times, started=started, tokens=tokens)
+
+
+def _makespan_of_equals(
+    microbatches: Sequence[Microbatch],
+    values: Sequence[int],
+    fixed: Domain,
+    model: CostModel,
+    goal: Goal,
+) -> float:
+    """`iteration` of sequences that all cost as much as the longest."""
+    (size,), longest = fixed.cp_sizes, max(values)
+    if goal.objective == "async":
+        return iteration(microbatches, [longest] * len(values), fixed.ranks, model, goal)
+    # A product is rounded as an exact sum is, and the first group has the most.
+    cost, overhead = float(model.cost(longest, size)), model.group_overhead(size)
+    counts = [len(one.groups[0].sequences) if one.groups else 0 for one in microbatches]
+    spent = [count * cost + overhead if count else 0.0 for count in counts]
+    return goal.pipeline.seconds([model.microbatch_overhead + time for time in spent])
 
 
 def best_static_plan(
