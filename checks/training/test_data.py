@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,24 +105,6 @@ def test_bad_sources_are_refused(source: str, message: str) -> None:
 def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a single document"):
         read_data(folder_of(tmp_path, {"only": b"1"}), longest=8)
-
-
-def bits(counts: Counter[bytes]) -> float:
-    total = sum(counts.values())
-    return -sum(n / total * math.log2(n / total) for n in counts.values())
-
-
-def test_the_language_is_far_from_noise() -> None:
-    """A letter costs four bits alone and half a bit where five before it are known."""
-    language = SyntheticLanguage(longest=2000, documents=40, mean=1500)
-    text = [bytes(language.read(index)) for index in range(40)]
-    grams = [Counter(t[i : i + n] for t in text for i in range(len(t) - n)) for n in (1, 5, 6)]
-    alone, given_five = bits(grams[0]), bits(grams[2]) - bits(grams[1])
-    assert alone > 4
-    assert given_five < 1.2
-    noise = [np.random.RandomState(i).bytes(2000) for i in range(40)]
-    grams = [Counter(t[i : i + n] for t in noise for i in range(len(t) - n)) for n in (1, 2)]
-    assert bits(grams[1]) - bits(grams[0]) > 6  # the same measure tells noise
 
 
 def test_what_the_language_repeats_lies_far_apart_and_is_each_document_s_own() -> None:
