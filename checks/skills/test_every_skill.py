@@ -12,6 +12,12 @@ from checks.skills.shared import REPOSITORY
 from ringproof.cards import Card, PackageUpstream, load_card
 
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
+# Commands that the texts of a skill give as the card has them.
+SHOWN = {
+    "dynamic-context-parallel": ("dev-train",),
+    "dynamic-cp-cuda-graphs": ("pr6479-run", "size-the-bank"),
+    "hierarchical-context-parallel": ("logs-groups", "megatron-smoke", "bridge-smoke"),
+}
 MAX_WORDS = 1100
 MAX_BYTES = 60_000  # of an installed skill, folders included
 
@@ -44,6 +50,14 @@ def test_packages_of_the_card_are_the_releases_asked_for(skill):
         "transformer-engine": "2.20.2",
         "megatron-bridge": "0.3.1",
     }
+
+
+def test_commands_of_the_texts_are_those_of_the_card(skill):
+    """Word for word; other commands are on the card's page only."""
+    texts = (text_of(skill), *(path.read_text() for path in (skill / "references").glob("*.md")))
+    commands = {command.id: command.run.split() for command in card_of(skill).commands}
+    for name in SHOWN[skill.name]:
+        assert [word for word in commands[name] if word not in " ".join(texts)] == [], name
 
 
 @pytest.mark.parametrize("name", ["dynamic-cp-cuda-graphs", "hierarchical-context-parallel"])

@@ -17,11 +17,10 @@ def test_every_anchor_expects_something(card):
     assert bare == {"pr-warmup", "pr-budget", "pr-append", "pr-sent", "te-transport"}
 
 
-def test_options_of_the_command_are_those_of_the_card(text, card):
+def test_options_of_the_command_are_those_of_the_card(card):
     command = next(command for command in card.commands if command.id == "pr6479-run")
     given = set(re.findall(r"--[a-z][a-z-]+", command.run))
     assert {option for option in card.recommended_path if option.startswith("--")} <= given
-    assert command.run.split() == [word for word in command.run.split() if word in text]
 
 
 PRINTED = {

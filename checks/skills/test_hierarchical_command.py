@@ -1,7 +1,8 @@
 """What SKILL.md of hierarchical CP tells people to run, run as it stands there.
 
 Its Python runs in Megatron-core's own code on four ranks; its launch runs as upstream's unmodified
-training program in the rehearsal, without GPUs.
+training program in the rehearsal, without GPUs. The markers of its card match their lines, and none
+that is near.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from checks.skills.commands import rehearsed
-from checks.skills.shared import REPOSITORY, blocks
+from checks.skills.shared import REPOSITORY, blocks, check_markers
 from ringproof.cards import Card
+from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 from ringproof.rehearsal.fixtures import SessionServers
 
 SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"
@@ -64,3 +66,29 @@ def test_the_command_of_the_skill_trains_over_two_levels(
     assert shown.data["launch"]["ranks"] == 4
     assert "a2a+p2p over 2 x 2 ranks" in shown.printed
     shown.check_markers(card, "startup-line", "te-config")
+
+
+LEVEL = "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1"
+PRINTED = {
+    "census-levels": CensusLine(0, 4, LEVEL, "gloo", (0, 2), 0).format(),
+    "traffic-levels": TrafficLine(0, 4, LEVEL, (("send", 3),), 4096).format(),
+    "nccl-prefix": f"[PG ID 7 PG GUID 12({LEVEL}) Rank 0] ProcessGroupNCCL initialized",
+    "startup-line": "using world size: 4, hierarchical context-parallel sizes: [2, 2], x",
+    "bridge-summary": "  hierarchical_context_parallel_sizes: [2, 2]  (Mcore default: None)",
+    "te-config": "Running with config={'context_parallel': True, 'cp_comm_type': 'a2a+p2p'}",
+}
+NEAR_MISSES = (
+    "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS created",
+    "assert _HIERARCHICAL_CONTEXT_PARALLEL_GROUPS is not None",
+    CensusLine(0, 4, "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS", "gloo", (0, 2), 0).format(),
+    CensusLine(0, 4, "CONTEXT_PARALLEL_GROUP", "gloo", (0, 1, 2, 3), 0).format(),
+    CensusLine(0, 4, "HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L0", "gloo", (0, 1), 0).format(),
+    TrafficLine(0, 4, LEVEL, (("send", 0),), 0).format(),
+    "[PG ID 7 PG GUID 12(HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L0) Rank 0] initialized",
+    "using world size: 4, hierarchical context-parallel sizes: None, x",
+    "Running with config={'context_parallel': True, 'cp_comm_type': 'p2p'}",
+)
+
+
+def test_each_marker_matches_its_line_and_nothing_near(card):
+    check_markers(card, PRINTED, NEAR_MISSES)
