@@ -201,19 +201,14 @@ def test_the_line_is_the_right_one(tmp_path: Path) -> None:
     assert _refusal(path).startswith(f"{path}:{expected}: anchors[1].path: ")
 
 
-def test_missing_and_unknown_keys(tmp_path: Path) -> None:
+def test_missing_and_unknown_keys_and_more_problems(tmp_path: Path) -> None:
+    assert "(and 1 more)" in _refusal(_write(tmp_path, {**CARD, "title": 3, "summary": 4}))
     data = copy.deepcopy(dict(CARD))
     del data["summary"]
     assert "summary: the key is missing; add it" in _refusal(_write(tmp_path, data))
     assert "'evidence_list' is not a key" in _refusal(
         _write(tmp_path, {**CARD, "evidence_list": []})
     )
-
-
-def test_several_problems_are_counted(tmp_path: Path) -> None:
-    data = _set(("title",), 3)
-    data["summary"] = 4
-    assert "(and 1 more)" in _refusal(_write(tmp_path, data))
 
 
 def test_a_card_that_is_a_list_is_refused(tmp_path: Path) -> None:

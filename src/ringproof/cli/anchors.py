@@ -34,9 +34,7 @@ from ringproof.upstream.sources import (
 )
 from ringproof.upstream.tree import UpstreamError, UpstreamUnavailable
 
-app = typer.Typer(
-    help="Find and check the places in upstream's code that cards point to.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
 _FETCH = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
 
@@ -58,7 +56,7 @@ class AnchorOptions(SkillOptions, UpstreamOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckCommand(AnchorOptions, Outputs):
+class CheckCommand(Outputs, AnchorOptions):
     """The options of ``ringproof anchors check``."""
 
     verbose: bool = option(False, "List the anchors without a finding, too.", "--verbose", "-v")

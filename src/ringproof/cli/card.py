@@ -9,7 +9,7 @@ import typer
 from ringproof.cards.schema import schema_text
 from ringproof.cli.output import write_text
 
-app = typer.Typer(help="Print the JSON Schema of cards, for editors.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -31,7 +31,7 @@ EXAMPLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FencesCommand(UpstreamOptions, Outputs):
+class FencesCommand(Outputs, UpstreamOptions):
     """The options of ``ringproof fences``."""
 
     path: Path = option(

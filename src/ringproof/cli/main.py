@@ -40,7 +40,7 @@ _HELP = MappingProxyType(
         "lint": "Check agent skills against the specification and for safety.",
         "logs": "Read what the logs of a run prove.",
         "parity": "Compare CP attention with attention on one rank.",
-        "plan": "Plan the microbatches and CP groups of Dynamic CP.",
+        "plan": "Plan a batch: microbatches, CP groups and the gain over static CP.",
         "prove": "Run the proofs of the skills and give a verdict on each statement.",
         "rehearse": "Run a training launch in small on the CPU of this machine.",
         "render": "Fill the generated blocks of skills from their cards.",
@@ -93,7 +93,7 @@ def _load(name: str) -> Any:
     module = importlib.import_module(f"ringproof.cli.{name}")
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
     if hasattr(module, "app"):
-        holder.add_typer(module.app, name=name)
+        holder.add_typer(module.app, name=name, help=_HELP[name])
     else:
         function = getattr(module, name)
         holder.command(name, epilog=getattr(module, "EXAMPLE", None))(function)

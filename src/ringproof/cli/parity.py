@@ -44,7 +44,7 @@ _SEQUENCE_TOKENS = 256
 _COPIES = 16
 """Tensors of the size of all queries and values that a rank holds at its peak, the oracle's too."""
 
-app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 EXAMPLE = (
     "Example: ringproof parity attention --comm a2a+p2p --hcp 2,2 --ranks 4 --heads 8 "

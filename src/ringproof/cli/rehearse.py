@@ -64,7 +64,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RehearseCommand(RunOptions, CacheOptions):
+class RehearseCommand(CacheOptions, RunOptions):
     """The options of ``ringproof rehearse``."""
 
     words: tuple[str, ...] = option(

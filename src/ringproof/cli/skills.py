@@ -17,7 +17,7 @@ from ringproof.installing import AGENTS, install, planned, refuse_changed
 from ringproof.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
 from ringproof.options import option
 
-app = typer.Typer(help="List, print and install the skills.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,14 +30,11 @@ CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 ENDPOINT = re.compile(r"[\w.-]+:\d+")
 ENGINE = "transformer-engine"
 
-app = typer.Typer(
-    help="Run upstream's training program on a cluster, with a feature on and off.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeCommand(RunOptions, CacheOptions):
+class SmokeCommand(CacheOptions, RunOptions):
     """The options of ``ringproof smoke megatron``."""
 
     upstream: str = option(

@@ -22,9 +22,7 @@ from ringproof.upstream.releases import Archive, DamagedWheel
 from ringproof.upstream.sources import parse_overrides
 from ringproof.upstream.wanted import Provision, Wanted, pinned_beside, wanted_by
 
-app = typer.Typer(
-    help="Bring the upstream code that cards name to this machine.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
 _PROVE_PATIENCE = 5.0
 """Seconds that `prove` waits for a server that does not answer."""
