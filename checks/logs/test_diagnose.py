@@ -6,6 +6,7 @@ import io
 import random
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ from checks.logs.diagnose_run import (
 )
 from checks.logs.groups_run import argument, engine, startup
 from ringproof.cards.loading import find_cards, load_card
-from ringproof.logs.diagnosis.cause import Diagnosis, diagnose
+from ringproof.logs.diagnosis.cause import Diagnosis
+from ringproof.logs.diagnosis.cause import diagnose as diagnose_logs
 from ringproof.logs.diagnosis.errors import CUT
 from ringproof.logs.diagnosis.output import as_text, names
 from ringproof.logs.diagnosis.symptoms import KINDS, load_index
 
 INDEX = load_index()
+diagnose = partial(diagnose_logs, index=INDEX)
 ROOT = Path(__file__).parents[2]
 UNKNOWN = Case("", "mycode.BadError", "value 7 of 12 is bad", ("own_step",))
 KNOWN = next(case for case in CASES if case.symptom == "rerun-iterator")

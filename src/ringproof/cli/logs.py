@@ -28,6 +28,22 @@ from ringproof.logs.training.read import read_log
 app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
 
 
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=COLUMN,...",
+        help="Read quantities under these names, such as step=iter,loss=train/loss. A | separates "
+        "names of which the first that a file has counts.",
+    ),
+]
+_LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format", help="Read both logs as jsonl, megatron or csv, whatever they look like."
+    ),
+]
+
+
 def _stdin() -> BinaryIO | None:
     return sys.stdin.buffer if sys.stdin else None
 
@@ -133,21 +149,8 @@ def parity(
         str | None,
         typer.Option(metavar="NAMES", help="Compare these quantities. [default: loss,grad_norm]"),
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=COLUMN,...",
-            help="Read quantities under these names, such as step=iter,loss=train/loss. A | "
-            "separates names of which the first that a file has counts.",
-        ),
-    ] = None,
-    format_name: Annotated[
-        str | None,
-        typer.Option(
-            "--log-format",
-            help="Read both logs as jsonl, megatron or csv, whatever they look like.",
-        ),
-    ] = None,
+    columns: _Columns = None,
+    format_name: _LogFormat = None,
     json_path: JsonOption = "",
     html: Annotated[
         str | None,

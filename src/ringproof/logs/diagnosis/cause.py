@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
-from ringproof.logs.diagnosis.symptoms import Symptom, load_index
+from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
 from ringproof.logs.lines import OpenLog, opened
 from ringproof.logs.parsing import EngineLine, RunSetup, engine_text
 from ringproof.logs.training.curves import CurveFinding
@@ -115,16 +115,19 @@ class Diagnosis:
         return bool(self.cause or self.follow_ups or self.silent or self.stuck or live)
 
 
-def diagnose(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Diagnosis:
+def diagnose(
+    paths: Sequence[str], *, stdin: BinaryIO | None = None, index: Index | None = None
+) -> Diagnosis:
     """Read the logs and flight-recorder dumps of one run, each in one pass.
 
     Args:
         stdin: What ``-`` names.
+        index: Symptoms to look for; by default those that come with the package.
 
     Raises:
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
-    table = ErrorTable()
+    table = ErrorTable(load_index() if index is None else index)
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             table.read(log)
@@ -134,8 +137,8 @@ def diagnose(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Diagnosi
 class ErrorTable:
     """All errors of all logs, merged by kind; it does not grow with the length of the logs."""
 
-    def __init__(self) -> None:
-        self._index = load_index()
+    def __init__(self, index: Index) -> None:
+        self._index = index
         self._lines = 0
         self._notes: list[str] = []
         self._dumps: dict[int, dict[str, Any]] = {}  # by rank

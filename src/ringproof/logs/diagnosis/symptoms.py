@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -61,7 +60,6 @@ class Index(tuple[Symptom, ...]):
         return None
 
 
-@cache
 def load_index() -> Index:
     """Read the index that comes with the package."""
     text = files(__package__).joinpath("symptoms.yaml").read_text(encoding="utf-8")
