@@ -225,17 +225,6 @@ def test_what_changed_or_vanished_is_not_mended(tmp_path: Path) -> None:
     assert (root / SKILL).read_text() == text
 
 
-def test_a_document_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    from ringproof.anchors.fences import mend
-
-    root = repository(tmp_path, MOVED)
-    documents = check_documents(root, {})
-    (root / SKILL).write_text("mine\n")
-    with pytest.raises(InputError, match="changed while"):
-        mend(documents)
-    assert (root / SKILL).read_text() == "mine\n"
-
-
 _QUOTES = st.sampled_from(
     [(3, 4), (7, 8), (9, 10), (11, 13), (7, 13), (3, 8), (15, 15), (9, 9), (1, 15)]
 )

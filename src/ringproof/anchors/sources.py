@@ -50,6 +50,10 @@ class SourceLines:
         """Number of lines of the file."""
         return len(self.lines)
 
+    def has(self, start: int, end: int) -> bool:
+        """Return whether there are lines from one number to another."""
+        return 1 <= start <= end <= self.total
+
     def index_from(self, line: int) -> int:
         """Return the index of the first line with text at or after a line number."""
         return bisect.bisect_left(self.numbers, line)
