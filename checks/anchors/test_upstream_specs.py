@@ -9,6 +9,7 @@ import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
+from checks.fences.trees import checkout
 from checks.running import one_line
 from ringproof.anchors import UpstreamError, UpstreamTree
 from ringproof.errors import InputError
@@ -50,20 +51,13 @@ def test_a_path_with_an_at_sign(tmp_path: Path) -> None:
     assert _open(f"git:{tmp_path / 'a@b'}@main", tmp_path).read("top.py") == b"T = 3\n"
 
 
-def _folder(root: Path) -> Path:
-    for name, text in FILES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
 def _git(root: Path, **links: str) -> UpstreamTree:
     commit(make_repository(root / "r"), FILES, links={f"{n}.py": to for n, to in links.items()})
     return _open(f"git:{root / 'r'}@main", root)
 
 
 def _dir(root: Path, **links: str) -> UpstreamTree:
-    folder = _folder(root / "d")
+    folder = checkout(root / "d", FILES)
     for name, to in links.items():
         (folder / f"{name}.py").symlink_to(to)
     return _open(f"dir:{folder}", root)

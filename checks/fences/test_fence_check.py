@@ -171,7 +171,6 @@ def test_a_path_beside_the_document_is_followed_inside_the_root(tmp_path: Path) 
     [
         (b"class Config:\0", "binary"),
         (b"x = 1\n" * 700_000, "too large"),
-        (b"\n" * 60_001, "lines"),
     ],
 )
 def test_files_that_are_no_source_are_said_to_be(
