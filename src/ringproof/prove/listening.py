@@ -80,14 +80,18 @@ class Listener:
     def _written(self, codes: Iterable[CodeType]) -> Iterator[tuple[str, int, str]]:
         """Yield the places of methods that dataclasses have written: the files of their classes."""
         written = {id(code) for code in codes if code.co_filename == "<string>"}
-        for module in [*sys.modules.values()] if written else ():
+        for file, owner in self._classes() if written else ():
+            for name, method in vars(owner).items():
+                if id(getattr(method, "__code__", None)) in written:
+                    yield file, 0, f"{owner.__qualname__}.{name}"
+
+    def _classes(self) -> Iterator[tuple[str, type]]:
+        """Yield the classes of imported modules of the folders, with the files of the modules."""
+        for module in [*sys.modules.values()]:
             file = getattr(module, "__file__", None) or ""
             if any(map(file.startswith, self._found)):
-                classes = [owner for owner in vars(module).values() if isinstance(owner, type)]
-                for owner in (owner for owner in classes if owner.__module__ == module.__name__):
-                    for name, method in vars(owner).items():
-                        if id(getattr(method, "__code__", None)) in written:
-                            yield file, 0, f"{owner.__qualname__}.{name}"
+                owners = [owner for owner in vars(module).values() if isinstance(owner, type)]
+                yield from ((file, one) for one in owners if one.__module__ == module.__name__)
 
 
 class _Profiled:
