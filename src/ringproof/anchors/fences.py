@@ -91,7 +91,12 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
     Raises:
         InputError: There is no skill, a document cannot be read, or a submodule has no root.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+        path.exists()  # raises for a name that is too long
+    except (OSError, RuntimeError) as error:
+        problem = "cannot be resolved; name a folder of skills or a Markdown file"
+        raise InputError(_FIELD, f"{shown(path)} {problem}") from error
     root = repository_root(path)
     places = SourceFiles(FolderTree(root), roots)
     documents = []

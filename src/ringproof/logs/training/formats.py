@@ -269,8 +269,15 @@ class MegatronReader(Reader):
 
     @property
     def _is_usual(self) -> bool:
-        """Whether loss and gradient norm are all that is looked for, under their usual names."""
-        return self._keys == {STEP: "iteration", LOSS: "lm loss", GRAD_NORM: "grad norm"}
+        """Whether loss and gradient norm are all that is looked for, under their usual names.
+
+        Steps without a loss wait for the first line that is whole and has one.
+        """
+        return not self.without_loss and self._keys == {
+            STEP: "iteration",
+            LOSS: "lm loss",
+            GRAD_NORM: "grad norm",
+        }
 
     def _iteration(self, step: int, fields: dict[str, str]) -> None:
         for name, steps in self._counted.items():
