@@ -1,4 +1,6 @@
-"""Starting other programs: the only module that does, so that no file in the current folder runs.
+"""Start other programs so that no file in the current folder is run.
+
+No other module of the package starts programs.
 
 ringproof is often run in a folder of somebody else, as the GitHub action runs in a pull request's
 files. ``python -m`` and ``python -c`` put the current folder in front of the import path, where a

@@ -1,4 +1,4 @@
-"""``ringproof anchors check``: do the anchors of cards hold, and is their code the locked one?"""
+"""``ringproof anchors check``: whether anchors hold, and whether their code is as in the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ringproof anchors drift``: what became of anchors between two versions of an upstream."""
+"""``ringproof anchors drift``: what changed at the anchors between two versions of upstream."""
 
 from __future__ import annotations
 

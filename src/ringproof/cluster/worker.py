@@ -1,7 +1,6 @@
 """One rank: waits for cases, runs each in a new process group, and reports the result.
 
-Outside the reference, only this module imports torch when it is loaded. The parent never loads
-it.
+This is the only module of the cluster that imports torch. The parent process never loads it.
 """
 
 from __future__ import annotations

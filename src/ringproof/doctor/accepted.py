@@ -1,4 +1,7 @@
-"""Settings that upstream accepts and that end, or spoil, a run later."""
+"""Rules for settings that upstream accepts and that make a run fail, train wrong or be slow.
+
+A setting that has no effect also belongs here.
+"""
 
 from __future__ import annotations
 

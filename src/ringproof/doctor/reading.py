@@ -1,4 +1,4 @@
-"""Settings from what people have: launches, YAML, overrides, recipes and logged arguments.
+"""Read settings from launches, YAML, overrides, recipes and logged arguments.
 
 Nothing that is read is executed.
 """

@@ -1,4 +1,4 @@
-"""Settings that upstream refuses before the first step."""
+"""Rules for settings that upstream refuses before the first step."""
 
 from __future__ import annotations
 

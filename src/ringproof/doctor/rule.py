@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""The type of a rule, and the effects that breaking a rule can have on a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule, a finding and a report: what every check of ringproof ends in."""
+"""The types of a rule, a finding and a report, which the checks of ringproof return."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Masks from tensors, which hold for every pack of a group's fixed size.
 
-Who sees whom follows from two tensors: of each row the sequence and the position. They are read
-when the kernel runs, so a graph that is replayed after they were overwritten computes the other
-pack.
+Two tensors, the sequence and the position of each row, decide which keys a query sees. They are
+read when the kernel runs, so a graph that is replayed after they were overwritten computes the
+other pack.
 
-The order of rows within a rank says nothing here. So no head exchange has to sort what it gathers.
+The mask does not depend on the order of the rows of a rank, so a head exchange need not sort the
+rows that it gathers.
 """
 
 from __future__ import annotations

@@ -3,6 +3,6 @@
 Read in this order: ``backend`` (the interface), ``capture`` (warm-up, forward, backward, and their
 conditions), ``replay`` (the captured callable under autograd), ``cuda`` and ``transformer_engine``
 (backends of a GPU; ``tape`` is the one for a CPU), ``scopes`` (captured parts
-of a model), ``bank`` (one graph for each part, slot and CP size), ``estimate`` (whether the graphs
-fit in memory) and ``sizing`` (size of the graphs of a batch).
+of a model), ``bank`` (one graph for each part, slot and CP size), ``sizing`` (size of the graphs of
+a batch) and ``names`` (names of backends and scopes).
 """

@@ -4,7 +4,8 @@ Sequences are packed greedily, see `packing`. Group sizes start as small as the 
 because communication and small chunks cost time, and grow where that shortens the microbatch. Where
 microbatches do not simply add up, as under a pipeline, the batch is also packed in shares that each
 have sequences of all lengths, and the simulated iteration decides. For small batches the plan that
-upstream's rule gives is among the candidates, so no plan of those is longer than that.
+upstream's rule gives is among the candidates. Of the candidates that leave the fewest ranks idle,
+the shortest is taken.
 """
 
 from __future__ import annotations

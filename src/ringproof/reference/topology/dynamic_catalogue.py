@@ -15,7 +15,7 @@ ranks of the domain in a node, the group of size 8 has
     level 0   {0,1,2,3} {4,5,6,7}
     level 1   {0,4} {1,5} {2,6} {3,7}
 
-Ranks that are a group already, under whatever name, are not made one twice.
+No second group is created for ranks that already form a group, whatever its name is.
 
 Source: ``create_dynamic_dp_cp_groups`` and ``get_dynamic_data_context_parallel_groups`` of
 Megatron-LM's dev branch, whose names are used; it has no levels.

@@ -1,1 +1,1 @@
-"""A matrix of small trainings that any Megatron-LM checkout can be held against."""
+"""A matrix of small trainings that can be run on any Megatron-LM checkout."""

@@ -1,4 +1,4 @@
-"""One run, watched from outside: which rank failed first, and which ranks wait for whom."""
+"""Watch a run from outside: find the rank that failed first, and what the other ranks wait for."""
 
 from __future__ import annotations
 
