@@ -198,7 +198,7 @@ def test_junk_is_unknown(data: bytes) -> None:
     assert judge(data)[0] == "unknown"
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(junk(SNIPPETS), junk(SNIPPETS[3:]))
 def test_mixed_junk_is_not_hierarchical(any_snippets: bytes, no_groups: bytes) -> None:
     assert judge(no_groups)[0] in ("unknown", "none", "flat")
