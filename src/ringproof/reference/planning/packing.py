@@ -7,8 +7,8 @@ microbatch gets: the size of the group for the longest sequence, and whether oth
 longer than that one. They are tried for each microbatch, as far as the effort allows.
 
 With squared length over size as the cost, the smallest size for the longest sequence and no limit,
-this is the rule of upstream's packer (``next_hdp_group_packing_aware``). A planner that also
-considers that plan is never worse than upstream.
+this is the rule of upstream's packer (``next_hdp_group_packing_aware``). For small batches the
+planner considers that plan, too.
 """
 
 from __future__ import annotations
@@ -388,7 +388,11 @@ class _Rated:
 
 
 class _Packer:
-    """Fills one microbatch after the other, each in the best way that was found."""
+    """Fills one microbatch after the other, each in the best way that was found.
+
+    Fillings of one microbatch hold different sequences, so their times cannot be compared. Each is
+    compared with its own ideal: the time that its work takes if it is spread over all ranks.
+    """
 
     def __init__(self, batch: Batch, tables: list[SizeTable], effort: int) -> None:
         self.batch, self.tables, self.effort = batch, tables, effort
@@ -476,6 +480,8 @@ class _Packer:
         if choice.limited:
             limit = self._alone(choice.table)[choice.level]
         if to_beat < math.inf:
+            # No filling has more work than what remains, nor than its tokens can have; a group that
+            # is longer than this makes the score worse than `to_beat` whatever else is filled in.
             most = self._dearest[remaining.longest] * domain.max_tokens_per_rank
             cutoff = to_beat * min(self._ideal(remaining.work), most) + 1 - overhead
         filling = _Filling(self.tables[choice.table])
@@ -490,7 +496,7 @@ class _Packer:
         ideal = self._ideal(work)
         unused = 1 - used / (domain.ranks * domain.max_tokens_per_rank)
         imbalance = filling.longest / ideal
-        if len(held) < remaining.count:
+        if len(held) < remaining.count:  # the last microbatch cannot use the whole budget
             imbalance += COST_OF_UNUSED * unused
         return _Rated(choice, filling, members, work, imbalance, imbalance + overhead / ideal)
 
