@@ -11,6 +11,7 @@ from checks.running import one_line
 from ringproof.anchors import UpstreamError, UpstreamUnavailable
 from ringproof.errors import InputError
 from ringproof.upstream.git import (
+    MAX_LISTED,
     MAX_MODULES_BYTES,
     GitTree,
     Location,
@@ -157,6 +158,22 @@ def test_a_list_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     tree = GitTree(tmp_path / "outer", "main", submodules=_given(Inner=inner))
     with pytest.raises(UpstreamError, match=r"not in \.gitmodules"):
         tree.read("third/pkg/a.py")
+
+
+def test_many_submodules_do_not_explode(tmp_path: Path) -> None:
+    """Ten levels of two pins each would be a thousand copies of the last."""
+    repository = make_repository(tmp_path / "many")
+    pin = commit(repository, INNER)
+    for _ in range(10):
+        files = {".gitmodules": _modules(a=URL, b=URL)}
+        pin = commit(repository, files, pins={"a": pin, "b": pin})
+    tree = GitTree(tmp_path / "many", pin, submodules=_given(Inner=tmp_path / "many"))
+    for use in (lambda: list(tree.paths()), tree.submodules):
+        with pytest.raises(InputError, match=f"more than {MAX_LISTED} submodules"):
+            use()
+    assert tree.read("a/b/a/.gitmodules")
+    with pytest.raises(UpstreamError, match="inside one another"):
+        tree.read("a/b/a/b/a/b/a/b/a/b/pkg/a.py")
 
 
 SPELLINGS = [

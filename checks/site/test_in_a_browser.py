@@ -137,7 +137,7 @@ def test_the_planner_answers_as_the_command(
 
     page.fill("#text", "100 two")
     page.wait_for_function("document.getElementById('planner-error').textContent")
-    assert "lengths.txt:1: is not a whole number" in page.inner_text("#planner-error")
+    assert "lengths.txt:1: 'two' is not a whole number" in page.inner_text("#planner-error")
     assert complaints == []
 
 

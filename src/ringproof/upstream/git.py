@@ -21,6 +21,10 @@ from ringproof.upstream.tree import (
     refuse_escape,
 )
 
+MAX_NESTED = 8
+"""How many submodules may lie inside one another."""
+MAX_LISTED = 64
+"""How many submodules one listing enters: a few commits can nest into millions of paths."""
 MAX_MODULES_BYTES = 500_000
 """Largest size of ``.gitmodules``, far above that of real ones."""
 _MAX_LINKS = 8
@@ -145,24 +149,16 @@ class GitTree(UpstreamTree):
     def paths(self, under: str = "") -> Iterator[str]:
         """See `UpstreamTree.paths`; links are left out.
 
-        The files of submodules whose repository was given come after the repository's own. Raises
-        `InputError` like `read`.
+        The files of submodules whose repository was given come after the repository's own.
+
+        Raises:
+            InputError: As `read`; and for more than `MAX_LISTED` submodules.
         """
-        for path, (mode, _) in self._entries.items():
-            if mode in _FILES and path.startswith(under):
-                yield path
-        for own, inside in self._modules(under):
-            if inside is not None:
-                below = inside.paths(under[len(own.path) + 1 :])
-                yield from (f"{own.path}/{inner}" for inner in below)
+        return self._listed(under, iter(range(MAX_LISTED)))
 
     def submodules(self) -> tuple[Submodule, ...]:
         """Return the submodules, recursively if repositories were given; raises like `paths`."""
-        found = []
-        for own, inside in self._modules(""):
-            inner = () if inside is None else inside.submodules()
-            found += [own, *(_below(own, item) for item in inner)]
-        return tuple(found)
+        return tuple(self._submodules(iter(range(MAX_LISTED))))
 
     def enter(self, path: str) -> GitTree:
         """Return the tree of a direct submodule of this repository; raises like `read`."""
@@ -189,14 +185,16 @@ class GitTree(UpstreamTree):
         problem = f"is damaged or incomplete ({why[:200]})"
         return InputError("git", f"{shown(self._spec)} {problem}; fetch it again in full")
 
-    def _followed(self, path: str) -> tuple[GitTree, Location]:
+    def _followed(self, path: str, level: int = 0) -> tuple[GitTree, Location]:
         """Return the tree that has the file of a path, and its place."""
+        if level > MAX_NESTED:
+            raise UpstreamError(f"{path}: more than {MAX_NESTED} submodules inside one another")
         for _ in range(_MAX_LINKS + 1):
             refuse_escape(path)
             outer = next((pin for pin in self._pins if path.startswith(f"{pin}/")), None)
             if outer is not None:
                 own = self._pinned(outer)
-                tree, place = self._open(own, path)._followed(path[len(outer) + 1 :])
+                tree, place = self._open(own, path)._followed(path[len(outer) + 1 :], level + 1)
                 return tree, Location(place.path, _below(own, place.submodule))
             mode = self._entries.get(path, ("",))[0]
             if mode in _FILES:
@@ -247,11 +245,29 @@ class GitTree(UpstreamTree):
             self._inside[own.path] = tree
         return self._inside[own.path]
 
-    def _modules(self, under: str) -> Iterator[tuple[Submodule, GitTree | None]]:
+    def _listed(self, under: str, budget: Iterator[int]) -> Iterator[str]:
+        for path, (mode, _) in self._entries.items():
+            if mode in _FILES and path.startswith(under):
+                yield path
+        for own, inside in self._modules(under, budget):
+            if inside is not None:
+                below = inside._listed(under[len(own.path) + 1 :], budget)
+                yield from (f"{own.path}/{inner}" for inner in below)
+
+    def _submodules(self, budget: Iterator[int]) -> Iterator[Submodule]:
+        for own, inside in self._modules("", budget):
+            yield own
+            if inside is not None:
+                yield from (_below(own, inner) for inner in inside._submodules(budget))
+
+    def _modules(
+        self, under: str, budget: Iterator[int]
+    ) -> Iterator[tuple[Submodule, GitTree | None]]:
         """Yield the submodules that ``.gitmodules`` names, with the trees of those that were given.
 
         Args:
             under: Start of paths; submodules that have none are left out.
+            budget: Has an item for each submodule that may still be entered.
         """
         for path in self._pins:
             if not path.startswith(under) and not under.startswith(f"{path}/"):
@@ -260,8 +276,14 @@ class GitTree(UpstreamTree):
                 own = self._pinned(path)
             except UpstreamError:
                 continue
-            given = self._sources.find(own.repo) is not None
-            yield own, self._open(own, path) if given else None
+            if self._sources.find(own.repo) is None:
+                yield own, None
+                continue
+            if next(budget, None) is None:
+                problem = f"has more than {MAX_LISTED} submodules"
+                remedy = "give fewer of their repositories"
+                raise InputError("--upstream", f"{shown(self._spec)} {problem}; {remedy}")
+            yield own, self._open(own, path)
 
 
 def _below(outer: Submodule, inner: Submodule | None) -> Submodule:
