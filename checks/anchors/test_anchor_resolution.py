@@ -49,10 +49,14 @@ def test_holds_with_lines(symbol: str, first: str, last: str, expects: tuple[str
     assert (found.start, found.end) == (_line(first), _line(last))
 
 
+def test_the_second_definition() -> None:
+    assert _resolve("chosen#2").start == len(MODULE.splitlines()) - 1
+    assert _resolve("chosen#3").status is AnchorStatus.MISSING_SYMBOL
+
+
 def test_definitions_are_numbered_in_the_order_of_the_file() -> None:
     source = "if a:\n    def f(): ...\nif b:\n    def f(): ...\nif c:\n    def f(): ...\n"
     assert [_resolve(f"f#{number}", source=source).start for number in (1, 2, 3)] == [2, 4, 6]
-    assert _resolve("f#4", source=source).status is AnchorStatus.MISSING_SYMBOL
 
 
 def test_an_ambiguous_symbol_is_refused_with_its_lines() -> None:
@@ -158,7 +162,7 @@ def test_every_change_of_code_changes_the_fingerprint(edited: str) -> None:
     assert _prints(edited)[0] != _prints(ORIGINAL)[0]
 
 
-def test_docstrings_are_not_part_of_the_fingerprint() -> None:
+def test_docstrings_have_their_own_fingerprint() -> None:
     code, words = _prints(ORIGINAL.replace("about it", "about that"))
     assert code == _prints(ORIGINAL)[0]
     assert words != _prints(ORIGINAL)[1]

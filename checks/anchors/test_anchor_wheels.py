@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from checks.anchors.wheelhouse import make_wheel, only_index
+from checks.anchors.wheelhouse import fill_cache, make_wheel, only_index
 from checks.conftest import ENGINES, EngineWheel
-from ringproof.anchors import UpstreamError, UpstreamUnavailable
+from ringproof.anchors import (
+    AnchorResolver,
+    UpstreamError,
+    UpstreamUnavailable,
+)
+from ringproof.cards import Anchor, PackageUpstream, RepositoryUpstream
 from ringproof.errors import InputError
 from ringproof.upstream.releases import Archive, Release
+from ringproof.upstream.sources import UpstreamChoice
 from ringproof.upstream.wanted import WHEELS_FILE, read_wheels
 
 pytestmark = pytest.mark.slow
@@ -85,6 +91,25 @@ def test_a_source_archive_is_never_built(index: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="git:PATH@REF"):
         _fetch(tmp_path / "cache")
     assert not trace.exists()
+
+
+def test_offline_never_starts_pip(index: Path, tmp_path: Path) -> None:
+    make_wheel(index)
+    with pytest.raises(UpstreamUnavailable, match="offline"):
+        _fetch(tmp_path / "cache", offline=True)
+
+
+def test_a_package_upstream_opens_and_a_repository_does_not(tmp_path: Path) -> None:
+    digest = fill_cache(tmp_path)
+    package = PackageUpstream(package="demo-upstream", version="1.0", file_sha256=digest)
+    choice = UpstreamChoice({}, tmp_path, offline=True)
+    tree = choice.open("u", package)
+    assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
+    anchor = Anchor(id="a", upstream="u", path="pkg/mod.py", symbol="build", role="r")
+    assert AnchorResolver(tree).resolve(anchor).holds
+    repository = RepositoryUpstream(repo="o/n", ref="main", commit="a" * 40)
+    with pytest.raises(UpstreamUnavailable, match="needs a checkout of o/n at aaaa"):
+        choice.open("r", repository)
 
 
 DIGEST = "0123456789abcdef" * 4

@@ -96,6 +96,13 @@ def test_every_edit_gets_its_class(edit: str) -> None:
     assert {drift.confidence for drift in found.values()} <= {None, 1}
 
 
+def test_a_change_among_harmless_edits_is_seen() -> None:
+    old = "def f(a=1):\n    return a\n"
+    new = "# words\n\n\ndef f(\n    a = 2,  # words\n):\n    return (a)\n"
+    (drift,) = _drift({"m.py": old}, {"m.py": new}, "f")
+    assert drift.kind is DriftKind.CHANGED and drift.summary == ("defaults: a 1 -> 2",)
+
+
 CHANGES = [
     ("def f(a): return a", "def f(a, *, b=None): return a", "signature: added b"),
     ("def f(a, b): return a", "def f(b, a): return a", "signature: reordered"),
@@ -136,6 +143,12 @@ def test_a_lost_expectation_and_new_words_are_told() -> None:
     assert (drift.kind, drift.summary) == (DriftKind.SAME, ("documentation",))
     assert drift.missing == ("ranks",) and not drift.harmless
     assert dataclasses.replace(drift, missing=()).harmless
+
+
+def test_methods_follow_a_renamed_class() -> None:
+    old = {"m.py": "class A:\n    def size(self): return self.limit\n"}
+    (drift,) = _drift(old, {"m.py": old["m.py"].replace("A", "B")}, "A.size")
+    assert (drift.kind, drift.symbol, drift.confidence) == (DriftKind.RENAMED, "B.size", 1)
 
 
 def test_a_function_that_is_defined_twice_is_named_with_its_number() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
+from checks.anchors.scene import MODULE
 from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
-from checks.fences.trees import checkout
 from checks.running import one_line
 from ringproof.anchors import UpstreamError, UpstreamTree
 from ringproof.errors import InputError
+from ringproof.upstream.git import GitTree
 from ringproof.upstream.sources import open_tree, parse_overrides
 from ringproof.upstream.tree import WheelTree
 
 FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
+MANY = {f"pkg/m{number}.py": f"# {number}\n{MODULE}" for number in range(40)}
 
 
 def _open(spec: str, cache: Path) -> UpstreamTree:
@@ -51,13 +54,20 @@ def test_a_path_with_an_at_sign(tmp_path: Path) -> None:
     assert _open(f"git:{tmp_path / 'a@b'}@main", tmp_path).read("top.py") == b"T = 3\n"
 
 
+def _folder(root: Path) -> Path:
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
 def _git(root: Path, **links: str) -> UpstreamTree:
     commit(make_repository(root / "r"), FILES, links={f"{n}.py": to for n, to in links.items()})
     return _open(f"git:{root / 'r'}@main", root)
 
 
 def _dir(root: Path, **links: str) -> UpstreamTree:
-    folder = checkout(root / "d", FILES)
+    folder = _folder(root / "d")
     for name, to in links.items():
         (folder / f"{name}.py").symlink_to(to)
     return _open(f"dir:{folder}", root)
@@ -157,7 +167,7 @@ def _objects(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("kept", [1, 5, 20, -1])
-def test_a_loose_object_that_is_cut_short_is_one_line(tmp_path: Path, kept: int) -> None:
+def test_a_loose_object_that_is_cut_short_isone_line(tmp_path: Path, kept: int) -> None:
     root = tmp_path / "r"
     commit(make_repository(root), FILES)
     for number, broken in enumerate(_objects(root)):
@@ -167,9 +177,13 @@ def test_a_loose_object_that_is_cut_short_is_one_line(tmp_path: Path, kept: int)
         file.chmod(0o644)
         file.write_bytes(broken.read_bytes()[:kept])
         with one_line("damaged or incomplete"):
-            tree = _open(f"git:{copy}@main", tmp_path)
-            for path in FILES:
-                tree.read(path)
+            _read_all(f"git:{copy}@main", tmp_path)
+
+
+def _read_all(spec: str, cache: Path, files: Iterable[str] = FILES) -> None:
+    tree = _open(spec, cache)
+    for path in [*files, *tree.paths()]:
+        tree.read(path)
 
 
 def test_name_and_spec() -> None:
@@ -177,3 +191,48 @@ def test_name_and_spec() -> None:
     for entries in (["a"], ["=x"], ["a="], ["a=x", "a=y"]):
         with pytest.raises(InputError):
             parse_overrides(entries)
+
+
+def _packed(root: Path) -> Path:
+    """A repository whose objects lie in one pack; it was never opened where it lies now.
+
+    libgit2 keeps packs mapped: cutting one off under it would end the process.
+    """
+    made = root.with_name("made")
+    repository = make_repository(made)
+    commit(repository, MANY)
+    repository.pack()
+    for folder in (made / "objects").glob("??"):
+        shutil.rmtree(folder)
+    shutil.copytree(made, root)
+    assert GitTree(made, "main").read("pkg/m7.py")
+    return root
+
+
+def _pack(root: Path, suffix: str) -> Path:
+    (pack,) = (root / "objects" / "pack").glob(f"*.{suffix}")
+    pack.chmod(0o644)
+    return pack
+
+
+@pytest.mark.parametrize("suffix", ["pack", "idx"])
+@pytest.mark.parametrize("kept", [0, 100, 0.5, 0.97])
+def test_a_pack_that_is_cut_off(tmp_path: Path, suffix: str, kept: float) -> None:
+    root = _packed(tmp_path / "r")
+    file = _pack(root, suffix)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(kept * len(whole) if kept < 1 else kept)])
+    with one_line("damaged|no readable"):
+        _read_all(f"git:{root}@main", tmp_path, MANY)
+
+
+@pytest.mark.parametrize("head", [b"", b"garbage", b"ref: refs/heads/none\n", b"\xff\0" * 500])
+def test_a_head_that_is_garbage(tmp_path: Path, head: bytes) -> None:
+    """Only a ref of that name is lost: the commit that was asked for is still there."""
+    root = _packed(tmp_path / "r")
+    (root / "HEAD").write_bytes(head)
+    with one_line():
+        GitTree(root, "HEAD")
+    (root / "refs" / "heads" / "main").write_bytes(head)
+    with one_line():
+        GitTree(root, "main")

@@ -171,6 +171,7 @@ def test_a_path_beside_the_document_is_followed_inside_the_root(tmp_path: Path) 
     [
         (b"class Config:\0", "binary"),
         (b"x = 1\n" * 700_000, "too large"),
+        (b"\n" * 60_001, "lines"),
     ],
 )
 def test_files_that_are_no_source_are_said_to_be(
@@ -222,6 +223,17 @@ def test_what_changed_or_vanished_is_not_mended(tmp_path: Path) -> None:
     root = repository(tmp_path, text)
     assert check_fences(root, {}, fix=True, outputs=Outputs()) == 1
     assert (root / SKILL).read_text() == text
+
+
+def test_a_document_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    from ringproof.anchors.fences import mend
+
+    root = repository(tmp_path, MOVED)
+    documents = check_documents(root, {})
+    (root / SKILL).write_text("mine\n")
+    with pytest.raises(InputError, match="changed while"):
+        mend(documents)
+    assert (root / SKILL).read_text() == "mine\n"
 
 
 _QUOTES = st.sampled_from(

@@ -126,9 +126,11 @@ def test_the_target_of_a_link_is_left_alone(target: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
+        (b"x" * 1_000_001, "too large"),
         (b"a\0b", "binary"),
         (b"\xff\xfe\xfa", "not UTF-8"),
         (b"a" * 30_000, "a line of more than"),
+        (b"see a.py:1\n\n" * 1_200, "more than 1,000 mentions"),
     ],
 )
 def test_a_document_that_is_none_is_refused_in_one_line(data: bytes, problem: str) -> None:

@@ -12,7 +12,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.fences.trees import checkout
 from checks.running import run_here
 from ringproof.stack.assess import StatementStatus
 
@@ -60,12 +59,19 @@ claims:
 """)
 
 
+def tree(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Run `ringproof stack` beside a card that was checked at the first and the second tree."""
     upstreams, given = {}, []
     for name, files in (("old", FIRST), ("new", SECOND)):
-        folder = checkout(tmp_path / "checked" / name, files)
+        folder = tree(tmp_path / "checked" / name, files)
         made = commit(make_repository(folder, bare=False), files)
         upstreams[name] = {"repo": "NVIDIA/Megatron-LM", "ref": name, "commit": made}
         given += ["--upstream", f"{name}=git:checked/{name}"]
@@ -127,7 +133,7 @@ def test_standings_are_explained_where_they_are_first_seen(run: Run, tmp_path: P
 def test_other_code_is_never_said_to_hold(
     run: Run, tmp_path: Path, path: str, text: str, expected: str
 ) -> None:
-    checkout(tmp_path / "future", {**SECOND, path: text})
+    tree(tmp_path / "future", {**SECOND, path: text})
     code, data = run("future")
     found = standings(data)
     assert found["sorted"] == expected
@@ -159,7 +165,7 @@ def test_an_anchor_that_did_not_hold_where_it_was_checked_shows_nothing(
 )
 def test_an_unknown_line_has_no_verdicts(run: Run, tmp_path: Path, config: str | None) -> None:
     files = {name: text for name, text in SECOND.items() if name != CONFIG}
-    checkout(tmp_path / "future", files if config is None else {**files, CONFIG: config})
+    tree(tmp_path / "future", files if config is None else {**files, CONFIG: config})
     code, data = run("future")
     assert code == 1
     assert standings(data) == {}
@@ -169,7 +175,7 @@ def test_an_unknown_line_has_no_verdicts(run: Run, tmp_path: Path, config: str |
 
 def test_an_announced_line_is_recognised_and_not_checked(run: Run, tmp_path: Path) -> None:
     files = {name: text for name, text in SECOND.items() if name != CONFIG}
-    checkout(tmp_path / "future", {**files, "megatron/core/groups.py": ""})
+    tree(tmp_path / "future", {**files, "megatron/core/groups.py": ""})
     code, data = run("future")
     assert (code, standings(data)) == (0, {"later": "not checked"})
 

@@ -1,4 +1,4 @@
-"""``ringproof upstream fetch``: what it brings, resumes and refuses."""
+"""A repository in miniature whose card names two commits on a git server."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel, only_index
 from checks.running import ran
 from checks.upstream.fetching import MANY, NAME, Demo, batches, counted_git, demo
+from ringproof.cli.upstream import listed
 from ringproof.errors import InputError
 from ringproof.upstream.fetching import Repository, Unreachable
 from ringproof.upstream.git import GitTree
@@ -282,3 +283,8 @@ def test_a_server_that_fails_does_not_stop_the_others(
     urls = {"A/broken": f"file://{tmp_path}", NAME: f"file://{made.server}"}
     short = Provision(tmp_path / "other", Console(stderr=True), print, urls=urls).bring(wanted)
     assert list(short) == [f"A/broken main {made.old[:12]}"]
+
+
+def test_a_long_list_of_what_is_missing_is_cut() -> None:
+    assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"

@@ -102,9 +102,7 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
     documents = []
     for file in _skill_documents(path, root):
         name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
-        remedy = "name a readable file, or leave it out of PATH"
-        data = read_input(file, MAX_DOCUMENT_BYTES, field=_FIELD, remedy=remedy)
-        text = decoded_document(data, name)
+        text = decoded_document(_read(file), name)
         judged = (judge(mention, name, places) for mention in find_mentions(text, name))
         findings = tuple(item for item in judged if item is not None)
         documents.append(CheckedDocument(file, text, findings))
@@ -193,17 +191,25 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
     """Write corrected line numbers, and return the number of documents that were rewritten.
 
     Raises:
-        InputError: A document cannot be written.
+        InputError: A document cannot be written, or has changed since it was checked.
     """
     count = 0
     for document in documents:
         path, text = document.path, mended(document)
         if text == document.text:
             continue
+        if _read(path) != document.text.encode():
+            problem = "changed while its mentions were checked; run the command again"
+            raise InputError("--fix", f"{shown(path)} {problem}")
         mode = path.stat().st_mode & 0o7777
         write_atomically(path, text.encode(), field="--fix", mode=mode)
         count += 1
     return count
+
+
+def _read(path: Path) -> bytes:
+    remedy = "name a readable file, or leave it out of PATH"
+    return read_input(path, MAX_DOCUMENT_BYTES, field=_FIELD, remedy=remedy)
 
 
 def fences_report(documents: Sequence[CheckedDocument]) -> Report:

@@ -20,6 +20,7 @@ from ringproof.markdown import LINE_END, parse, split_lines, without_frontmatter
 Kind = Literal["fence", "inline", "symbol"]
 
 MAX_DOCUMENT_BYTES = 1_000_000
+MAX_MENTIONS = 1_000
 MAX_LINE_CHARACTERS = 20_000
 
 _INFO = re.compile(r"(\d{1,9}):(\d{1,9}):(\S.*)")
@@ -114,8 +115,10 @@ def decoded_document(data: bytes, file: str) -> str:
     """Return the text of a document.
 
     Raises:
-        InputError: It is binary or not UTF-8.
+        InputError: It is too large, binary or not UTF-8.
     """
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise _refusal(file, f"is too large for a document of a skill ({len(data):,} bytes)")
     if b"\0" in data:
         raise _refusal(file, "is a binary file")
     try:
@@ -130,7 +133,7 @@ def find_mentions(text: str, file: str) -> tuple[Mention, ...]:
     YAML frontmatter, HTML, and code blocks other than ``start:end:path`` fences are ignored.
 
     Raises:
-        InputError: A line is too long.
+        InputError: A line is too long, or there are more than ``MAX_MENTIONS``.
     """
     starts = [0, *(match.end() for match in LINE_END.finditer(text)), len(text)]
     if any(behind - start > MAX_LINE_CHARACTERS for start, behind in pairwise(starts)):
@@ -139,7 +142,12 @@ def find_mentions(text: str, file: str) -> tuple[Mention, ...]:
         tokens = parse(without_frontmatter(split_lines(text)))
     except ValueError as error:
         raise _refusal(file, "cannot be parsed as Markdown") from error
-    return tuple(_mentions(tokens, text, starts))
+    found: list[Mention] = []
+    for mention in _mentions(tokens, text, starts):
+        found.append(mention)
+        if len(found) > MAX_MENTIONS:
+            raise _refusal(file, f"has more than {MAX_MENTIONS:,} mentions of code")
+    return tuple(found)
 
 
 def _refusal(file: str, problem: str) -> InputError:

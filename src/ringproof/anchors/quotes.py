@@ -49,6 +49,19 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class _Range:
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return max(1, min(self.end - self.start + 1, MAX_LENGTH))
+
+    def is_in(self, source: SourceLines) -> bool:
+        return 1 <= self.start <= self.end <= source.total
+
+
+@dataclass(frozen=True)
 class _Quote:
     """A quotation as pieces of text, between which anything may stand.
 
@@ -116,22 +129,22 @@ def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int)
     that begins or ends with a gap may be inside. Of several places, one with the same length is
     preferred, then the shortest, then the nearest.
     """
+    named = _Range(start, end)
     texts = [text for text in map(folded, lines) if text]
     loose = _elided(texts)
     if loose is None:
         return place_lines(source, start, end)
     plain = _Quote(("\n" + "".join(f"{text}\n" for text in texts),))  # dots have no meaning
     both = dict.fromkeys((plain, loose))
-    if source.has(start, end) and any(_is_exact(quote, source, start, end) for quote in both):
+    if named.is_in(source) and any(_is_exact(quote, source, named) for quote in both):
         return Placement("exact")
-    length = max(1, min(end - start + 1, MAX_LENGTH))
     for quote in both:
-        if places := _places(quote, source, start, length, len(texts)):
+        if places := _places(quote, source, named, len(texts)):
             _, first, last = min(places)
             return Placement("moved", first, last, why=f"moved to {first}-{last}")
     if max(start, end) > source.total:
         return Placement("missing", why=f"past the end ({source.total} lines)")
-    likes = _most_like(texts, source, near=start, width=max(length, len(texts)))
+    likes = _most_like(texts, source, near=start, width=max(named.length, len(texts)))
     if likes is None:
         return Placement("missing", why="the quoted text is not in the file")
     why = f"only partly there; most like {likes[0]}-{likes[1]}"
@@ -140,17 +153,17 @@ def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int)
 
 def place_lines(source: SourceLines, start: int, end: int) -> Placement:
     """Check lines without a quotation, which can exist, be blank, or be past the end."""
-    if not source.has(start, end):
+    if not _Range(start, end).is_in(source):
         return Placement("missing", why=f"past the end ({source.total} lines)", quoted=False)
     if source.index_from(start) == source.index_until(end):
         return Placement("changed", why="blank lines", quoted=False)
     return Placement("exact", quoted=False)
 
 
-def _is_exact(quote: _Quote, source: SourceLines, first: int, last: int) -> bool:
+def _is_exact(quote: _Quote, source: SourceLines, named: _Range) -> bool:
     text = source.text
-    at = source.offsets[source.index_from(first)]
-    end = source.offsets[source.index_until(last)] + 1
+    at = source.offsets[source.index_from(named.start)]
+    end = source.offsets[source.index_until(named.end)] + 1
     if quote.open_start:
         at = text.find(quote.pieces[0], at, end)
     if quote.open_end:
@@ -158,23 +171,22 @@ def _is_exact(quote: _Quote, source: SourceLines, first: int, last: int) -> bool
     return at >= 0 and quote.fits(text, at, end)
 
 
-def _places(
-    quote: _Quote, source: SourceLines, named: int, length: int, lines: int
-) -> list[tuple[tuple[bool, int, int], int, int]]:
-    """Return the places of a quote of some lines: their rank, lowest first, and their lines.
+_Rank = tuple[bool, int, int]
 
-    Args:
-        named, length: The first of the lines that were named, and their number.
-    """
+
+def _places(
+    quote: _Quote, source: SourceLines, named: _Range, lines: int
+) -> list[tuple[_Rank, int, int]]:
+    """Return the places of a quote of some lines: their rank, lowest first, and their lines."""
     text, offsets = source.text, source.offsets
     if not all(piece in text for piece in quote.pieces):
         return []
-    here = source.index_from(named)
+    here = source.index_from(named.start)
     scanned, found = 0, []
     for at in sorted(_occurrences(quote.pieces[0], text), key=lambda at: abs(at - offsets[here])):
         first = bisect.bisect_left(offsets, at)
         # Lines may have been added inside a gap, so it may be longer than the named range.
-        behind = min(first + lines + 4 * length + 100, len(source.texts))
+        behind = min(first + lines + 4 * named.length + 100, len(source.texts))
         end = quote.end(text, at, offsets[behind] + 1)
         scanned += offsets[behind] + 1 - at
         if scanned > MAX_SCANNED:
@@ -182,14 +194,14 @@ def _places(
         if end is None:
             continue
         start = source.numbers[first]
-        wished = min(start + length - 1, source.total)
+        wished = min(start + named.length - 1, source.total)
         last = source.numbers[bisect.bisect_left(offsets, end - 1) - 1]
         same = offsets[source.index_until(wished)] + 1
         if quote.open_end:
             last = max(last, wished)
         elif wished in source.numbers[first:behind] and quote.fits(text, at, same):
             last = wished
-        rank = (last - start + 1 != length, last - start, abs(start - named))
+        rank = (last - start + 1 != named.length, last - start, abs(start - named.start))
         found.append((rank, start, last))
     return found
 
@@ -238,7 +250,7 @@ def place_name_at(name: str, source: SourceLines, start: int, end: int) -> Place
     definitions = source.definitions.get(last, ())
     is_inside = any(first <= start and end <= until for first, until in definitions)
     is_there = is_inside or any(start <= at <= end for at in hits)
-    if is_there and source.has(start, end):
+    if is_there and _Range(start, end).is_in(source):
         return Placement("exact")
     uses = [number for number in hits if not _IMPORT.match(source.lines[number - 1])]
     places = [first for first, _ in definitions] or uses or hits

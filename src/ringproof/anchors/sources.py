@@ -20,6 +20,7 @@ CHECKOUT = "."
 NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
 MARKDOWN_SUFFIXES = (".md", ".mdx", ".markdown")
 MAX_SOURCE_BYTES = 4_000_000
+MAX_SOURCE_LINES = 60_000
 _NAME = re.compile(r"[^\W\d]\w{2,}|\d{2,}")  # of three letters, or two digits
 _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 
@@ -48,10 +49,6 @@ class SourceLines:
     def total(self) -> int:
         """Number of lines of the file."""
         return len(self.lines)
-
-    def has(self, start: int, end: int) -> bool:
-        """Return whether there are lines from one number to another."""
-        return 1 <= start <= end <= self.total
 
     def index_from(self, line: int) -> int:
         """Return the index of the first line with text at or after a line number."""
@@ -104,7 +101,8 @@ def read_source(path: str, data: bytes) -> SourceLines:
     """Split a file into lines at CR LF, LF or CR.
 
     Raises:
-        SourceRefused: The file has more than ``MAX_SOURCE_BYTES`` or a NUL byte.
+        SourceRefused: The file has more than ``MAX_SOURCE_BYTES`` or ``MAX_SOURCE_LINES``, or a NUL
+            byte.
     """
     if len(data) > MAX_SOURCE_BYTES:
         raise SourceRefused(f"is too large to be quoted ({len(data):,} bytes)")
@@ -113,6 +111,8 @@ def read_source(path: str, data: bytes) -> SourceLines:
     lines = LINE_END.split(data.decode("utf-8-sig", "replace"))
     if lines[-1] == "":
         lines.pop()
+    if len(lines) > MAX_SOURCE_LINES:
+        raise SourceRefused(f"is too large to be quoted ({len(lines):,} lines)")
     is_markdown = path.endswith(MARKDOWN_SUFFIXES)
     kept = {
         number: text
