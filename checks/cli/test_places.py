@@ -104,6 +104,10 @@ def test_every_command_refuses_a_folder(files: Path, command: str, option: str) 
     assert f"{option}: 'folder' is a folder" in refused(*words)
 
 
+def test_a_place_below_a_file_is_refused_before_the_work(files: Path) -> None:
+    assert "--json: 'a/x' cannot be written; name another place" in refused(*PLAN, "--json", "a/x")
+
+
 def test_devices_and_standard_output_can_be_shared(files: Path) -> None:
     done = CliRunner().invoke(app, [*PLAN, "--json", "/dev/null", "--html", "/dev/null"])
     assert done.exit_code == 0, done.output

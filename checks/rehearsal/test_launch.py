@@ -111,13 +111,22 @@ def test_a_test_case_becomes_what_upstreams_runner_makes_of_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("text", [
     "- 1", "MODE: inference\nMODEL_ARGS: {--a: 1}", "a: [", "MODEL_ARGS: {--x: $Y}",
-    "MODEL_ARGS: {a.b: 1}",
+    "MODEL_ARGS: {a.b: 1}", "MODEL_ARGS: {<<: text}", "A: &a {--x: 1}\nMODEL_ARGS: {<<: [*a]}",
 ])  # fmt: skip
 def test_what_is_no_test_case_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model_config.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError):
         read_test_case(path)
+
+
+def test_merged_mappings_count_as_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "model_config.yaml"
+    merged = "A: &a {SEEN: 1}\nENV_VARS: {<<: *a}\nB: &b {--x: 1}\nMODEL_ARGS: {<<: *b, --y: 2}\n"
+    path.write_text(merged, encoding="utf-8")
+    launch = read_test_case(path)
+    assert launch.environment == {"SEEN": "1"}
+    assert Flags(launch.arguments).get("--x") == ("1",)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -58,25 +58,25 @@ def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None
     Raises:
         InputError: An output is a folder, cannot be written, or is an input or another output.
     """
-    read = set(filter(None, map(_identity, _named(inputs))))
+    read = {_identity(found) for found in map(_status, _named(inputs)) if _is_file(found)}
     taken: dict[Path, str] = {}
     for option, place in places.items():
         path = Path(place)
-        if place == STANDARD_OUTPUT and option == "--rank-log":  # for which it is standard error
+        if place == STANDARD_OUTPUT:
+            if option != "--rank-log":  # for which it is standard error
+                _take(taken, path, option, place)
             continue
-        if place != STANDARD_OUTPUT:
-            if path.is_dir():
-                raise InputError(option, f"{shown(place)} is a folder; name a file")
-            if not path.exists() and not os.access(path.absolute().parent, os.W_OK):
-                raise InputError(option, f"{shown(place)} cannot be written; name another place")
-            if path.exists() and not path.is_file():  # a terminal, a pipe or /dev/null
-                continue
-            if _identity(path) in read:
-                sentence = f"{shown(place)} is an input of this command; name another file"
-                raise InputError(option, sentence)
-        first = taken.setdefault(path.resolve(), option)
-        if first != option:
-            raise InputError(option, f"{shown(place)} is where {first} writes; name another file")
+        found = _status(path)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            raise InputError(option, f"{shown(place)} is a folder; name a file")
+        if found is None and not _is_new(path):
+            raise InputError(option, f"{shown(place)} cannot be written; name another place")
+        if found is not None and not _is_file(found):  # a terminal, a pipe or /dev/null
+            continue
+        if found is not None and _identity(found) in read:
+            sentence = f"{shown(place)} is an input of this command; name another file"
+            raise InputError(option, sentence)
+        _take(taken, path.resolve(), option, place)
 
 
 def check_folder(folder: Path, option: str) -> None:
@@ -96,13 +96,36 @@ def check_folder(folder: Path, option: str) -> None:
         raise InputError(option, f"{shown(there)} cannot be written; name a writable folder")
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and number of a file, which hard links have in common; ``None`` for anything else."""
+def _status(path: Path) -> os.stat_result | None:
     try:
-        found = path.stat()
-    except OSError:
+        return path.stat()
+    except (OSError, ValueError):
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def _is_file(found: os.stat_result | None) -> bool:
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, int]:
+    return (0, 0) if found is None else (found.st_dev, found.st_ino)
+
+
+def _is_new(path: Path) -> bool:
+    """Whether nothing is there, and a file can be."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return os.access(path.absolute().parent, os.W_OK)
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _take(taken: dict[Path, str], path: Path, option: str, place: str) -> None:
+    if path in taken:
+        raise InputError(option, f"{shown(place)} is where {taken[path]} writes; name another file")
+    taken[path] = option
 
 
 def _named(values: Iterable[Any]) -> Iterator[Path]:

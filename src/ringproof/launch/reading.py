@@ -159,9 +159,9 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
         InputError: The file is not such a test, or does not train.
     """
     try:
-        reader = YAML(typ="base", pure=True)  # every scalar as it is written
+        reader = YAML(typ="safe", pure=True)
         reader.allow_duplicate_keys = True
-        data = reader.load(read_text(path))
+        data = _strings(reader.compose(read_text(path)))
     except YAMLError as problem:
         text = str(problem).split("\n")[0]
         raise InputError(str(path), f"the file is not YAML ({text}); correct it") from problem
@@ -172,7 +172,6 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     if data.get("MODE", "pretraining") != "pretraining":
         remedy = "give a test whose MODE is pretraining"
         raise InputError(f"{path.name}: MODE", f"{shown(data['MODE'])} does not train; {remedy}")
-    arguments = {**arguments.pop("<<", {}), **arguments}
     other = next((str(name) for name in arguments if not is_option(str(name))), None)
     if other is not None:
         remedy = "give a test whose MODEL_ARGS are options of a Megatron-LM script"
@@ -343,6 +342,23 @@ def _needed(mark: UnknownValue, use: str, source: str) -> InputError:
 
 
 # -- upstream's test cases ----------------------------------------------------------------------
+
+
+def _strings(node: object) -> object:
+    """A YAML node with every scalar as it is written."""
+    value = getattr(node, "value", None)
+    if isinstance(value, str) or node is None:
+        return value
+    if not isinstance(value, list):
+        return ""
+    if not value or isinstance(value[0], tuple):
+        found: dict[str, object] = {}
+        for key, item in value:
+            name = str(_strings(key))
+            merged = _strings(item)
+            found.update(merged if name == "<<" and isinstance(merged, dict) else {name: merged})
+        return found
+    return [_strings(item) for item in value]
 
 
 def _referred(text: str, given: Mapping[str, str]) -> str:

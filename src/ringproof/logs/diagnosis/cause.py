@@ -157,7 +157,7 @@ class ErrorTable:
         blocks = log.blocks()
         first = next(blocks, b"")
         if is_dump(first):
-            rank, dump = read_dump(log, first + b"".join(blocks))
+            rank, dump = read_dump(log, chain((first,), blocks))
             if rank in self._dumps:
                 another = f"another dump is of rank {rank}, too; the later one counts"
                 self._notes.append(f"{log.path}: {another}")

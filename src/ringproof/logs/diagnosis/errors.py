@@ -19,10 +19,15 @@ from ringproof.logs.lines import Line, Scan
 from ringproof.logs.parsing import EngineLine, RunSetup, parse_nccl, parse_setup
 from ringproof.logs.training.read import CurveReader
 
+WEAK = b"rror:"
+"""What a line holds that is an exception without its traceback, a fault of a device, or a refused
+argument."""
+STRONG = (b"CUDA error", b".py: error: ")
+"""What takes its place after many exceptions without a traceback: errors that one line shows."""
 NEEDLES = (
     b"Traceback (most recent",
     b"above exception",  # between two tracebacks, of which the second follows from the first
-    b"rror:",  # an exception without its traceback, a fault of a device, a refused argument
+    WEAK,
     b"Watchdog caught",
     b"Root Cause (first",
     b"(exitcode: -",
@@ -42,6 +47,7 @@ _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
+MOST_WEAK = 20_000  # exceptions of a file without a traceback, each of which takes time
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
 MOST_KNOWN = 4096  # lines whose meaning is remembered: a failing run repeats the same few
@@ -178,7 +184,7 @@ class LogReader(Scan):
         self.curves = CurveReader()
         self._name = name
         self._iteration: int | None = None
-        self._searched = 0
+        self._searched = self._weak = 0
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
         self._known = lru_cache(MOST_KNOWN)(self._said)
@@ -250,6 +256,10 @@ class LogReader(Scan):
         if "Root Cause (first" in body and (root := _ROOT.match(self.block, self.stop)):
             who, error = f"rank {int(root[1])}", f"exit code {int(root[2])}"
             fields = {"who": who, "error": error, "root": True}
+        if fields.get("weak"):
+            self._weak += 1
+            if self._weak == MOST_WEAK:
+                self.needles = (*(one for one in NEEDLES if one != WEAK), *STRONG)
         return (*found, self._event(said, line, **fields)) if fields else found
 
     def _continue(self, said: _Said, line: Line) -> Sequence[RankError]:

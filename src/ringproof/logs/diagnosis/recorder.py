@@ -11,7 +11,7 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +20,7 @@ from ringproof.errors import printable
 from ringproof.logs.lines import OpenLog
 from ringproof.logs.rendering import rank_text
 
+LARGEST_BYTES = 256 << 20
 HEAD_BYTES = 4096
 REMEDY = "; give dumps that torch wrote, such as nccl_trace_rank_3"
 _POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
@@ -92,15 +93,21 @@ def is_dump(first: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and any(key in head for key in keys)
 
 
-def read_dump(log: OpenLog, data: bytes) -> tuple[int, dict[str, Any]]:
+def read_dump(log: OpenLog, blocks: Iterable[bytes]) -> tuple[int, dict[str, Any]]:
     """Return the rank and the content of a dump.
 
     Raises:
-        InputError: The dump is damaged or holds more than plain data, or its name has no rank.
+        InputError: The dump is larger than `LARGEST_BYTES`, is damaged or holds more than plain
+            data, or its name has no rank.
     """
     named = _LAST_NUMBER.search(PurePath(log.path).name)
     if named is None:
         raise log.refused(f"is a dump whose name has no rank{REMEDY}")
+    data = bytearray()
+    for block in blocks:  # a few megabytes of gzip may be gigabytes of zeros
+        data += block
+        if len(data) > LARGEST_BYTES:
+            raise log.refused(f"is a dump above {LARGEST_BYTES:,} bytes; give a smaller one")
     try:
         content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except pickle.UnpicklingError as error:

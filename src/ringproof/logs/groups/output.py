@@ -14,6 +14,8 @@ from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
 MAX_GROUPS = 500
+MAX_RANKS = 200_000
+"""Of all groups together: a line of a few bytes can name a million ranks."""
 MAX_EVIDENCE = 60
 _RANKS_TEXT_LIMIT = 40
 
@@ -21,6 +23,7 @@ _RANKS_TEXT_LIMIT = 40
 def as_json(report: GroupsReport) -> dict[str, Any]:
     """Return the report as plain data; ``groups_omitted`` counts those that it leaves out."""
     facts, decision, expectation = report.facts, report.decision, report.expectation
+    kept = _bounded(facts.groups)
     return {
         "version": VERSION,
         "verdict": decision.verdict.value,
@@ -29,8 +32,8 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
         "as_expected": report.as_expected,
         "level_sizes": decision.level_sizes or None,
         "expected_dynamic_sizes": expectation.dynamic_sizes,
-        "groups": [_group(group) for group in facts.groups[:MAX_GROUPS]],
-        "groups_omitted": max(0, len(facts.groups) - MAX_GROUPS),
+        "groups": [_group(group) for group in kept],
+        "groups_omitted": len(facts.groups) - len(kept),
         "configuration": vars(facts.configuration),
         "engine": [{**vars(line), "lines": count} for line, count in facts.engine],
         "findings": [finding.text for finding in report.findings],
@@ -39,6 +42,18 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
         "evidence": [vars(line) for line in facts.evidence[:MAX_EVIDENCE]],
         "files": report.files,
     }
+
+
+def _bounded(groups: Sequence[LoggedGroup]) -> list[LoggedGroup]:
+    """Return the first groups, up to `MAX_GROUPS` and `MAX_RANKS` members in all."""
+    kept: list[LoggedGroup] = []
+    members = 0
+    for group in groups[:MAX_GROUPS]:
+        members += len(group.ranks or ())
+        if members > MAX_RANKS:
+            break
+        kept.append(group)
+    return kept
 
 
 def _group(group: LoggedGroup) -> dict[str, Any]:
