@@ -174,10 +174,10 @@ def forking(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
-    before, folder = dict(os.environ), Path.cwd()
+    before, wanted, folder = dict(os.environ), {**variables(), **more}, Path.cwd()
     try:
         os.environ.clear()
-        os.environ.update({**variables(), **more})
+        os.environ.update(wanted)
         os.chdir("/")
         forkserver.ensure_running()
     finally:

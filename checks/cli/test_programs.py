@@ -1,0 +1,22 @@
+"""What programs that are started get of this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringproof.programs import python, run, variables
+
+FORK = """
+from ringproof.programs import forking
+process = forking(["json"], {"MORE": "more"}).Process(target=exec, args=(SAYS,))
+process.start()
+process.join()
+"""
+SAYS = "import os; print(*map(os.environ.get, ('SEEN', 'MORE', 'PYTHONSTARTUP')), flush=True)"
+
+
+def test_variables_reach_the_forks(tmp_path: Path) -> None:
+    """The server of forks needs the search paths of modules and libraries when it starts."""
+    given = {**variables(), "SEEN": "seen", "PYTHONSTARTUP": str(tmp_path)}
+    done = run(python(code=FORK.replace("SAYS", repr(SAYS))), seconds=60, environment=given)
+    assert done.out.split() == ["seen", "more", "None"], done
