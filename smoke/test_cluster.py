@@ -184,3 +184,15 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals
 def test_a_world_that_does_not_fit_is_refused(four: Cluster, asked: int) -> None:
     with pytest.raises(InputError, match="world_size"):
         four.run(cases.report, world_size=asked, text="")
+
+
+def test_options_that_cannot_be_are_refused(four: Cluster) -> None:
+    with pytest.raises(InputError, match="nproc"):
+        Cluster(0)
+    with pytest.raises(InputError, match="backend"):
+        ClusterOptions(backend="carrier-pigeon")
+    with pytest.raises(InputError, match="threads"):
+        ClusterOptions(threads=0)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="timeout"):
+            four.run(cases.report, text="", timeout_seconds=seconds)

@@ -102,8 +102,6 @@ def test_the_choice_of_a_kernel_falls_back_or_refuses_by_name() -> None:
     wide = torch.empty(1, 4, 2, 300, device="meta", dtype=torch.bfloat16)
     with pytest.raises(InputError, match="width up to 256, not 304"):
         choose_kernel("sdpa", wide, wide)
-    with pytest.raises(InputError, match="banana"):
-        choose_kernel("banana", q, q)
 
 
 @pytest.mark.parametrize("name", KERNEL_NAMES)
@@ -127,6 +125,18 @@ def test_partials_over_disjoint_keys_merge_into_the_whole(name: str) -> None:
         assert (parts[1] - right[1][:, keys]).abs().max() <= TOLERANCE
         assert (parts[2] - right[2][:, keys]).abs().max() <= TOLERANCE
     assert (dq - right[0]).abs().max() <= TOLERANCE
+
+
+def test_a_zero_lse_is_seen() -> None:
+    """Negative control: a kernel that fakes its LSE must not pass the merge."""
+    q, k, v = random_inputs((1, 12, 4, 8), (1, 30, 4, 8), (1, 30, 4, 8))
+    kernel = choose_kernel("sdpa", q, v)
+    whole, _ = kernel.forward(q, k, v, causal=False, scale=1.0)
+    total = PartialSum((1, 12, 4, 8), like=q)
+    for keys in (slice(0, 15), slice(15, 30)):
+        out, lse = kernel.forward(q, k[:, keys], v[:, keys], causal=False, scale=1.0)
+        total.add(slice(0, 12), out, torch.zeros_like(lse))
+    assert (total.out - whole).abs().max() > 1e-3
 
 
 @settings(max_examples=50, deadline=None)
@@ -156,6 +166,11 @@ def test_rows_without_keys_stay_zero_and_nan_is_not_hidden() -> None:
     total.add(slice(1, 2), torch.full((1, 1, 1, 1), torch.nan), torch.zeros(1, 1, 1))
     assert total.out[0, 1].isnan().all()
     assert total.out[0, 0].eq(0).all()
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(InputError, match="banana"):
+        choose_kernel("banana", torch.ones(1), torch.ones(1))
 
 
 ROWS, HEADS = 1024, 4

@@ -333,3 +333,33 @@ def test_the_operator_takes_these_arguments() -> None:
 def _two_tiles() -> tuple[Tile, ...]:
     sharding = Sharding.of_pack(pack([5, 7], multiple=8), 1, "zigzag")
     return step_table(sharding, 0, causal=True)[0].tiles
+
+
+def test_wrong_tables_are_seen() -> None:
+    """Negative control: a leak across two sequences, one token of padding, a lost tile."""
+    packed = build([(5, 8), (8, 8)], sequences=2, tail="none")
+    right = Sharding.of_pack(packed, 2, "zigzag")
+    expected = visible(packed, causal=True)
+    assert tables_pairs(right, causal=True) == expected
+    leak = replace(right, sequences=(Span(0, 16),))
+    assert tables_pairs(leak, causal=True) != expected
+    padding = replace(right, sequences=(Span(0, 6), Span(8, 16)))
+    assert tables_pairs(padding, causal=True) != expected
+    lost = replace(right, sequences=(Span(8, 16),))
+    assert tables_pairs(lost, causal=True) != expected
+
+
+def test_tiles_stay_small() -> None:
+    """No tile spans two sequences: the largest mask is that of the longest sequence's shard."""
+    packed = pack([64] * 50, multiple=8)
+    table = step_table(Sharding.of_pack(packed, 4, "zigzag"), 1, causal=True)
+    assert max(len(tile.kv) for step in table for tile in step.tiles) == 16
+    assert max(len(step.tiles) for step in table) == 50
+
+
+def test_a_dropped_step_is_seen() -> None:
+    """Negative control: the oracle above must notice one missing block."""
+    sharding = Sharding.of_sequence(16, 4, "zigzag")
+    tables = tables_of(sharding)
+    tables[2] = tables[2][:-1]
+    assert pairs_met(tables, sharding.shards) != visible(pack([16]), causal=True)

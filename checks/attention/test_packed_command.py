@@ -10,8 +10,11 @@ from ringproof.cli.main import main
 
 BAD = [
     ("--lengths 5,x", "--lengths: '5,x' is not a list of integers"),
+    ("--lengths ,", "--lengths: ',' is not a list of integers"),
     ("--lengths 5,-1", "--lengths: -1 is not a length in [0, 2**31) (sequence 1)"),
+    ("--lengths 2147483648", "--lengths: 2147483648 is not a length in [0, 2**31) (sequence 0)"),
     ("--lengths 0", "--lengths: [0] has no rows to pack"),
+    ("--lengths=", "--lengths: [] has no rows to pack"),
     ("--lengths 200000", "--lengths: the dense oracle's scores of 200000 tokens take 298 GiB"),
     ("--lengths 5 --batch 2", "--batch has no effect with --lengths"),
     ("--lengths 5 --seq-len 256", "--seq-len has no effect with --lengths"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -224,3 +225,36 @@ def test_flash_attention_of_a_gpu_takes_no_table() -> None:
     given = {"comm_type": "p2p", "table": table, "options": AttentionOptions(kernel="sdpa")}
     with group_of_one() as group, pytest.raises(InputError, match="kernel: 'sdpa' takes no mask"):
         context_parallel_attention(q, q, q, group=group.flat, **given)
+
+
+def test_two_rows_of_padding_do_not_see_each_other() -> None:
+    """Their numbers are equal; a mask of equal numbers alone would let them."""
+    padding = torch.tensor([-1, -1])
+    mask = RowMask((padding, padding), (padding, padding), causal=True)
+    assert mask.hidden().all()
+    real = replace(mask, queries=(padding + 1, padding), keys=(padding + 1, padding))
+    assert not real.hidden().any()
+
+
+@pytest.mark.parametrize(
+    ("table", "kernel", "named"),
+    [
+        (right(), "auto", r"table\.sequences: .* is not \(1, 64\)"),
+        (RowTable(*(torch.zeros(1, 64, dtype=torch.int32),) * 2), "auto", r"table\.sequences"),
+        (RowTable(torch.zeros(1, 64).long(), torch.zeros(64).long()), "auto", r"table\.positions"),
+    ],
+)
+def test_a_table_that_is_not_the_groups_is_refused(
+    table: RowTable, kernel: str, named: str
+) -> None:
+    q = torch.zeros(64, 2, 8)
+    with group_of_one() as group, pytest.raises(InputError, match=named):
+        context_parallel_attention(
+            q,
+            q,
+            q,
+            comm_type="p2p",
+            group=group.flat,
+            table=table,
+            options=AttentionOptions(kernel=kernel),
+        )

@@ -85,6 +85,9 @@ def test_several_batches_take_the_largest_of_each() -> None:
     assert both.groups == {4: 0, 2: 6, 1: 2}
     assert both.tokens == by_hand().tokens + 9
     assert both.capacity_rows == 2 * by_hand().capacity_rows
+    for unlike in ([], [by_hand(), replace(other, rows=8)]):
+        with pytest.raises(InputError, match="capacities"):
+            largest(unlike)
 
 
 def test_bytes_of_static_inputs() -> None:

@@ -110,3 +110,8 @@ def test_padding_gets_zero_and_gives_none(alone: ContextParallelGroup) -> None:
 def test_heads_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(InputError, match="tensor parallel size: 2 does not divide 3 heads"):
         latent_attention(UNEQUAL, size=2)
+
+
+def test_a_model_without_it_is_refused() -> None:
+    with pytest.raises(InputError, match="latent"):
+        latent_attention(preset("qwen3-tiny"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from checks.model.whole_model import distance, rows
+from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.model.moe import MixtureOfExperts, RoutedExperts, balance_loss, route
@@ -146,6 +148,12 @@ def test_packing_and_padding_change_nothing(
     assert (found_gradient - gradient).abs().max() <= 1e-12
 
 
+def test_a_missing_sequence_changes_the_loss(alone: ContextParallelGroup) -> None:
+    """Negative control of the above."""
+    wanted, _ = spread(alone, [[0, 1, 2, 3]])
+    assert abs(spread(alone, [[0, 2, 3]])[0] - wanted) > 1e-6
+
+
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 def test_ties_go_to_the_first_experts(score: str) -> None:
     logits = torch.zeros(3, 32)
@@ -204,3 +212,22 @@ def test_the_router_reads_nothing_back_and_dispatch_does() -> None:
     x = torch.zeros(8, MOONLIGHT.hidden, device="meta")
     with pytest.raises((RuntimeError, NotImplementedError)):
         dispatch(x, routing.chosen, routing.weights)
+
+
+@pytest.mark.parametrize("chosen", [0, 9])
+def test_a_choice_that_cannot_be_made_is_refused(chosen: int) -> None:
+    with pytest.raises(InputError, match=r"chosen: .* of 8 experts"):
+        replace(MOONLIGHT.experts, chosen=chosen)
+
+
+def test_an_unknown_score_is_refused() -> None:
+    with pytest.raises(InputError, match="score"):
+        replace(MOONLIGHT.experts, score="tanh")
+
+
+def test_experts_start_different() -> None:
+    """A router among equal experts would be right whatever it chose."""
+    module = experts(MOONLIGHT)
+    first, *others = module.experts.gate_up
+    assert min((first - other).abs().max().item() for other in others) > 1e-3
+    assert math.isclose(float(module.experts.down.detach().std()), 32**-0.5, rel_tol=0.05)

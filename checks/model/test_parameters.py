@@ -10,7 +10,7 @@ import torch
 from checks.model.whole_model import whole
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
-from ringproof.reference.model.parameters import Builder
+from ringproof.reference.model.parameters import Builder, ParameterKind
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.dynamic import ContextParallelGroup
@@ -67,15 +67,28 @@ def test_heads_stay_whole(alone: ContextParallelGroup) -> None:
     assert torch.equal(part, torch.cat([full[h * width : (h + 1) * width] for h in heads]))
 
 
+def test_cut_without_blocks_would_tear_heads_apart() -> None:
+    """Negative control: a plain cut of q beside k gives rank 0 no key at all."""
+    full = torch.arange(12.0).unsqueeze(-1)
+    torn, whole = ParameterKind(split=0), ParameterKind(split=0, blocks=(8, 4))
+    assert torn.cut(full, 2, 0).flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert whole.cut(full, 2, 0).flatten().tolist() == [0, 1, 2, 3, 8, 9]
+
+
 def test_the_draw_depends_on_seed_and_name_alone() -> None:
     one = builder().scope("layers").scope("3").parameter("weight", (4, 5))
-    torch.manual_seed(7)
-    expected = torch.rand(3)
     torch.manual_seed(7)
     assert torch.equal(builder(prefix="layers.3.").parameter("weight", (4, 5)), one)
     assert not torch.equal(builder(prefix="layers.4.").parameter("weight", (4, 5)), one)
     assert not torch.equal(builder(seed=1, prefix="layers.3.").parameter("weight", (4, 5)), one)
-    assert torch.equal(torch.rand(3), expected), "torch's own generator is left alone"
+
+
+def test_torch_own_generator_is_left_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    builder().parameter("weight", (4, 5))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_spread_fill_and_values() -> None:
@@ -104,5 +117,14 @@ def test_refusals(alone: ContextParallelGroup) -> None:
         make.parameter("weight", (4, 6), split=0)
     with pytest.raises(InputError, match="does not divide 2"):
         make.parameter("weight", (6, 6), split=0, blocks=(2, 4))
+    make.parameter("weight", (6, 6), split=0)
+    with pytest.raises(InputError, match="made twice"):
+        make.parameter("weight", (6, 6))
     with pytest.raises(InputError, match="heads"):
         stage("qwen3-tiny", TensorParallel(alone.flat, 8, 0))
+
+
+@pytest.mark.parametrize(("size", "rank"), [(2, 0), (1, 1), (0, 0)])
+def test_ranks_without_a_group_are_refused(size: int, rank: int) -> None:
+    with pytest.raises(InputError, match="tensor_parallel"):
+        TensorParallel(None, size, rank)

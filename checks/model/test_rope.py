@@ -25,6 +25,14 @@ def test_equals_complex_numbers() -> None:
     torch.testing.assert_close(rotated(x, torch.arange(ROWS)), expected, rtol=0, atol=1e-14)
 
 
+def test_rows_in_any_order_are_turned_by_their_own_positions() -> None:
+    """A zigzag shard is the whole's rows, turned; counting from its first row would not be."""
+    x, rows = heads(16, HEADS, WIDTH), torch.tensor([2, 3, 12, 13])
+    expected = rotated(x, torch.arange(16))[rows]
+    assert torch.equal(rotated(x[rows], rows), expected)
+    assert not torch.allclose(rotated(x[rows], torch.arange(4)), expected, atol=1e-2)
+
+
 @pytest.mark.parametrize("offset", [1, 1000])
 def test_scores_depend_on_distance(offset: int) -> None:
     """A sequence can begin anywhere; distances inside of it may not change."""

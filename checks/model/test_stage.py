@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -229,3 +230,51 @@ def test_unknown_preset_names_the_known_ones() -> None:
 )
 def test_multi_token_prediction_attends(name: str, kind: LayerKind) -> None:
     assert preset(name).mtp_layer == kind
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layers": ()}, "layers"),
+        ({"layers": (LayerKind("convolution", None),)}, "layers"),
+        ({"layers": (LayerKind("swiglu", None),)}, "layers"),
+        ({"layers": (LayerKind("mamba", None),)}, "mamba"),
+        ({"attention": None}, "attention"),
+        ({"mtp_depths": -1}, "mtp_depths"),
+    ],
+)
+def test_nonsense_is_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        replace(QWEN3, **change)
+    assert refusal.value.field == field
+
+
+def test_heads_that_do_not_group_are_refused() -> None:
+    assert QWEN3.attention is not None
+    with pytest.raises(InputError, match="kv_heads"):
+        replace(QWEN3.attention, kv_heads=3)
+    with pytest.raises(InputError, match="head_width"):
+        replace(QWEN3.attention, head_width=15)
+    # An odd width only matters where pairs of channels are turned.
+    replace(QWEN3.attention, head_width=15, rotary=False)
+
+
+def test_missing_labels_are_refused(alone: ContextParallelGroup) -> None:
+    stage = whole(replace(QWEN3, mtp_depths=2))
+    batch = rank_batch(random_sequences(), alone, depths=1)
+    for short in (batch, replace(batch, future=None)):
+        with pytest.raises(InputError, match="future"):
+            stage(batch.tokens, short)
+
+
+@pytest.mark.parametrize("stages", [0, 5])
+def test_split_layers_refuses(stages: int) -> None:
+    with pytest.raises(InputError, match="stages"):
+        split_layers(4, stages)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_modules_can_be_moved(name: str) -> None:
+    """A helper that has taken the name of one of torch's own would break this."""
+    stage = whole(replace(preset(name), mtp_depths=1)).to(torch.float32)
+    assert {parameter.dtype for parameter in stage.parameters()} == {torch.float32}

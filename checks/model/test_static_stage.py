@@ -81,6 +81,14 @@ def test_a_static_microbatch_computes_each_pack(
         assert same(run(whole(model(name), recompute=recompute), static), wanted)
 
 
+def test_a_pack_without_a_token_is_computed(alone: ContextParallelGroup) -> None:
+    """A rank that has nothing to do in a microbatch: zero loss and zero gradients, no NaN."""
+    batch = replace(batch_of((), alone), totals=Totals(7, (5, 4)))
+    loss, found = run(whole(model("nemotron-h-tiny")), with_metadata(batch, CAPACITY))
+    assert loss == 0
+    assert all((gradient == 0).all() for gradient in found.values())
+
+
 def replays_compute_other_packs(name: str, alone: ContextParallelGroup, *, static: bool) -> bool:
     """What a CUDA graph does: recorded with one pack, run again over the tensors of others.
 

@@ -60,6 +60,13 @@ def test_alignments_are_upstreams() -> None:
     assert ROW_ALIGNMENTS["nvfp4"] == get_fp4_align_size("nvfp4")
 
 
+@given(st.integers(0, 10**6), st.integers(1, 1000))
+def test_rounding_up_goes_to_the_next_multiple(rows: int, multiple: int) -> None:
+    rounded = round_up(rows, multiple)
+    assert rounded % multiple == 0
+    assert rows <= rounded < rows + multiple
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -69,25 +69,34 @@ GOOD: dict[str, Any] = {
 }
 
 
+def test_the_good_one_is_good() -> None:
+    assert PackedSequences(**GOOD).lengths == (5, 1, 0)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"cu_seqlens": (1, 5, 6, 6)}, "^cu_seqlens: .* is not two or more numbers; start with 0"),
+        ({"cu_seqlens": [0, 5, 6, 6]}, "^cu_seqlens: .* is not a tuple"),
+        ({"cu_seqlens": (0, 5.0, 6, 6)}, "^cu_seqlens: .* is not a tuple of two or more integers"),
+        ({"cu_seqlens": (0,)}, "^cu_seqlens: .* is not a tuple of two"),
+        ({"cu_seqlens": (1, 5, 6, 6)}, "^cu_seqlens: the first number is 1; start with 0"),
         ({"cu_seqlens": (0, 5, 4, 6)}, "^cu_seqlens: entry 1 has a length of -1"),
         ({"cu_seqlens": (0, 9, 9, 9)}, "^cu_seqlens: entry 0 has 9 tokens and only 8 rows"),
         ({"cu_seqlens": (0, 5, 6)}, "^cu_seqlens_padded: there are 4 numbers, and cu_seqlens 3"),
         ({"cu_seqlens_padded": (0, 8, 16, 15)}, "^cu_seqlens_padded: entry 2 has a length of -1"),
         ({"cu_seqlens_padded": (0, 8, 16, 2**31), "max_seqlen": 2**31}, "^cu_seqlens_padded: .*2"),
-        ({"max_seqlen": 7}, "^max_seqlen: 7 is less than 8"),
+        ({"max_seqlen": 7}, "^max_seqlen: 7 is not an integer from 8"),
+        ({"max_seqlen": None}, "^max_seqlen"),
         ({"sequences": 4}, "^sequences: 4 is not a number of entries from 0 to 3"),
+        ({"sequences": -1}, "^sequences: "),
         ({"sequences": 1}, "^sequences: an entry after the first 1 has real tokens"),
         ({"tail": "none"}, "^tail: 1 entries after the 2 sequences have rows"),
+        ({"tail": "extend_last"}, "^tail: 1 entries"),
         ({"tail": "drop"}, "^tail: 'drop' is unknown"),
         ({"cu_seqlens": (0, 0, 0, 0), "sequences": 0}, "^tail: 3 entries after the 0 sequences"),
     ],
 )
 def test_a_wrong_pack_is_refused_by_field(change: dict[str, Any], named: str) -> None:
-    assert PackedSequences(**GOOD).lengths == (5, 1, 0)
     with pytest.raises(InputError, match=named):
         PackedSequences(**{**GOOD, **change})
 
@@ -96,9 +105,12 @@ def test_a_wrong_pack_is_refused_by_field(change: dict[str, Any], named: str) ->
     ("lengths", "options", "named"),
     [
         ([5, -1], {}, "^lengths: -1 is not a length"),
+        ([5.0], {}, "^lengths: 5.0 is not a length"),
+        ([True], {}, "^lengths: True is not"),
         ([2**31], {}, "^lengths: 2147483648 is not"),
         ([2**30, 2**30], {}, "^cu_seqlens_padded: a pack has 1 to"),
         ([], {}, "^lengths: .* has no rows to pack"),
+        ([0, 0], {}, "^lengths: .* has no rows to pack"),
         ([5], {"multiple": 0}, "^multiple: "),
         ([5], {"total_multiple": -8}, "^total_multiple: "),
         ([5], {"tail": "drop"}, "^tail: 'drop' is unknown"),
@@ -132,6 +144,14 @@ def test_lengths_may_be_numpys() -> None:
     packed = pack(np.array([5, 3]), multiple=4)
     assert packed == pack([5, 3], multiple=4)
     assert {type(value) for value in packed.cu_seqlens} == {int}
+
+
+@pytest.mark.parametrize(("rows", "entries"), [(0, 1), (8, 0), (8.0, 1), (8, True)])
+def test_a_capacity_is_positive(rows: Any, entries: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"^capacity\.(rows|entries): .* is not a positive integer"
+    ):
+        Capacity(rows=rows, entries=entries)
 
 
 def test_the_policies_differ_in_who_owns_the_tail() -> None:

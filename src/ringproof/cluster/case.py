@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +17,7 @@ CaseFunction = Callable[..., Any]
 """``function(context: RankContext, **arguments)``; module-level, so that it can be sent by name."""
 
 LogSink = Callable[[int, str], None]
+BACKENDS = ("auto", "gloo", "nccl")
 
 
 def forward_to_stderr(rank: int, line: str) -> None:
@@ -54,8 +56,22 @@ class ClusterOptions:
     limited: bool = True
 
     def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            sentence = f"{shown(self.backend)} is unknown; use one of {', '.join(BACKENDS)}"
+            raise InputError("backend", sentence)
+        if self.threads < 1:
+            raise InputError("threads", f"{shown(self.threads)} is less than 1; give 1 or more")
         if self.share_gpus and self.backend == "gloo":
             raise InputError("share_gpus", "gloo uses no GPUs; use nccl or auto")
+        check_timeout(self.timeout_seconds)
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise `InputError` for a limit that is not a positive, finite number of seconds."""
+    if not 0 < seconds < math.inf:
+        raise InputError(
+            "timeout", f"{shown(seconds)} is not a positive number of seconds; give one"
+        )
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from ringproof.cluster.case import (
     CaseFunction,
     CaseOutcome,
     ClusterOptions,
+    check_timeout,
 )
 from ringproof.cluster.watch import CaseWatch, Worker
-from ringproof.errors import InputError
+from ringproof.errors import InputError, shown
 from ringproof.programs import forking
 
 WORKER_MODULE = "ringproof.cluster.worker"
@@ -42,7 +43,7 @@ class Cluster:
         options: See :class:`ClusterOptions`.
 
     Raises:
-        InputError: torch is not installed.
+        InputError: There is less than one rank, the backend is unknown, or torch is not installed.
 
     Example::
 
@@ -53,6 +54,10 @@ class Cluster:
     def __init__(self, world_size: int, options: ClusterOptions | None = None) -> None:
         self.options = options or ClusterOptions()
         self.world_size = world_size
+        if world_size < 1:
+            raise InputError(
+                "nproc", f"{shown(world_size)} is not a number of ranks; give 1 or more"
+            )
         if importlib.util.find_spec("torch") is None:
             raise InputError(
                 "torch", "torch is not installed; run: pip install 'ringproof[reference]'"
@@ -116,6 +121,7 @@ class Cluster:
                 f"{size} is not between 1 and the {self.world_size} ranks that there are",
             )
         limit = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
+        check_timeout(limit)
         if self._closed:
             raise RuntimeError("this cluster's context has been left; open another")
         if not self._workers:

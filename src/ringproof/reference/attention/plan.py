@@ -96,6 +96,7 @@ def plan_attention(
     inner_size, outer_size = (one.size if one else 1 for one in (inner, outer))
     size = inner_size * outer_size
     if group_rows.table is not None:
+        _check_table(group_rows.table, group_rows.rows, size, device)
         heads = HeadExchange(inner) if inner else None
         ordered = group_rows.partition == "contiguous"
         gathered = group_rows.table.gathered(inner_size)
@@ -141,6 +142,16 @@ def masked_steps(
         tile = Tile(everything, everything, causal=False, mask=RowMask(queries, keys, causal))
         steps.append(Step(source, (tile,)))
     return tuple(steps)
+
+
+def _check_table(table: RowTable, rows: int, size: int, device: torch.device | None) -> None:
+    """Check that a table is of the rows of this group's ranks, and where the tensors are."""
+    for name, tensor in (("sequences", table.sequences), ("positions", table.positions)):
+        found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+        wanted = f"{(size, rows)} {torch.int64} on {device or torch.device('cpu')}"
+        if found != wanted:
+            remedy = "make the table for this group and capacity"
+            raise InputError(f"table.{name}", f"{found} is not {wanted}; {remedy}")
 
 
 def _sharding(group_rows: GroupRows, size: int) -> Sharding:

@@ -57,6 +57,10 @@ class BankOptions:
     device: torch.device
     overflow: str = "error"
 
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise InputError("graph_slots", f"{self.slots} is less than 1; give 1 or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphKey:
@@ -293,7 +297,7 @@ def capture_bank(
 
     Raises:
         InputError: A part cannot be captured (the message has the line at fault), or has graphs
-            already.
+            already; or two samples have one size.
     """
     for part in parts:  # two banks would replay for each other's microbatches
         if isinstance(part.module.__dict__.get("forward"), Installed):
@@ -301,6 +305,9 @@ def capture_bank(
             raise InputError("parts", f"{problem}; reset their bank first")
     ordered = sorted(samples, key=lambda batch: -batch.group.size)
     sizes = [batch.group.size for batch in ordered]
+    if not sizes or len(set(sizes)) < len(sizes):
+        problem = f"microbatches of CP sizes {sizes} are not one for each size"
+        raise InputError("samples", f"{problem}; give one of each")
     slots = [
         Slot({batch.group.size: static_batch(batch) for batch in ordered}, _rows(parts, options))
         for _ in range(options.slots if parts else 0)

@@ -167,7 +167,14 @@ def graph_capacity(
 
 
 def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
-    """Return the capacity for several batches, at least one, of one domain."""
+    """Return the capacity for several batches of one domain.
+
+    Raises:
+        InputError: There are none, or their rows or CP sizes differ.
+    """
+    if len({(one.rows, one.sizes) for one in found}) != 1:
+        problem = f"the {len(found)} have not all the same rows and CP sizes"
+        raise InputError("capacities", f"{problem}; give those of one domain")
     merged = {
         one.name: (sum if one.name in _SUMMED else max)(getattr(other, one.name) for other in found)
         for one in fields(GraphCapacity)

@@ -8,8 +8,12 @@ from typing import TypeVar
 
 from ringproof.errors import InputError, check_name
 
+MIXERS = ("attention", "latent", "mamba")
+FEED_FORWARDS = ("swiglu", "squared-relu", "experts")
 ATTENTIONS = ("attention", "latent")
-"""Mixers that are attention."""
+SCORES = ("softmax", "sigmoid")  # of a router
+SHAPES = ("attention", "latent", "mamba", "experts")  # parts with a shape of their own
+
 
 Shape = TypeVar("Shape")
 
@@ -34,9 +38,12 @@ class AttentionShape:
     Args:
         heads: Query heads.
         kv_heads: Key/value heads; divides ``heads``.
-        head_width: Channels of a query, key or value; even if positions are encoded.
+        head_width: Channels of a query, key or value.
         normalise: Whether queries and keys are RMS-normalized, per head (Qwen3).
         rotary: Whether positions are encoded (not in Nemotron-H).
+
+    Raises:
+        InputError: The heads cannot be grouped, or the width is odd with RoPE.
     """
 
     heads: int
@@ -44,6 +51,14 @@ class AttentionShape:
     head_width: int
     normalise: bool = False
     rotary: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            problem = f"{self.kv_heads} does not divide {self.heads} query heads"
+            raise InputError("kv_heads", f"{problem}; choose a divisor")
+        if self.rotary and self.head_width % 2:
+            problem = f"{self.head_width} is odd, and RoPE turns pairs"
+            raise InputError("head_width", f"{problem}; give an even width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +101,14 @@ class ExpertsShape:
 
     Args:
         experts: Routed experts.
-        chosen: Experts of each token (top-k), at least 1.
+        chosen: Experts of each token (top-k).
         width, shared_width: Hidden width of a routed expert and of the shared one.
         score: Score function of the router, ``softmax`` or ``sigmoid``.
         scale: Factor of the routed experts' sum (``routed_scaling_factor``).
         auxiliary: Coefficient of the balance loss.
+
+    Raises:
+        InputError: The score is unknown, or there are more choices than experts.
     """
 
     experts: int
@@ -100,6 +118,12 @@ class ExpertsShape:
     score: str = "softmax"
     scale: float = 1.0
     auxiliary: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_name("score", self.score, SCORES)
+        if not 1 <= self.chosen <= self.experts:
+            problem = f"{self.chosen} cannot be chosen of {self.experts} experts"
+            raise InputError("chosen", f"{problem}; choose from 1 to all of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +139,9 @@ class ModelConfig:
         mtp_depths: Tokens predicted beyond the next (multi-token prediction).
         mtp_weight: Weight of their mean loss.
         tied: Whether the output head is the embedding.
+
+    Raises:
+        InputError: There is no layer, an unknown part, or a part without a shape.
     """
 
     name: str
@@ -131,6 +158,18 @@ class ModelConfig:
     mtp_depths: int = 0
     mtp_weight: float = 0.3
     tied: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InputError("layers", "the model has no layer; give one")
+        for kind in self.layers:
+            for part, known in ((kind.mixer, MIXERS), (kind.feed_forward, FEED_FORWARDS)):
+                if part is not None:
+                    check_name("layers", part, known)
+                if part in SHAPES:
+                    required(getattr(self, part), part)
+        if self.mtp_depths < 0:
+            raise InputError("mtp_depths", f"{self.mtp_depths} is negative; give 0 or more")
 
     @property
     def mtp_layer(self) -> LayerKind:

@@ -98,9 +98,12 @@ class Builder:
             values: The full tensor instead of a draw, float64 on the CPU.
 
         Raises:
-            InputError: TP cannot divide it evenly.
+            InputError: TP cannot divide it evenly, or the name was made before.
         """
         full_name = f"{self.prefix}{name}"
+        if full_name in self.registry:
+            problem = f"{full_name} is made twice"
+            raise InputError("parameter", f"{problem}; give each scope a name of its own")
         kind = ParameterKind(
             split=split,
             partial_over_tensor_parallel=partial and self.tensor_parallel.size > 1,

@@ -23,6 +23,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from ringproof.errors import InputError, shown
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.layer import Layer, PredictionModule
@@ -109,7 +110,9 @@ class Stage(nn.Module):
         """Compute one microbatch.
 
         ``x`` is ``batch.tokens`` on the first stage, and the value of the stage before on others.
-        The last stage needs ``batch.future`` of all depths that it predicts.
+
+        Raises:
+            InputError: The last stage gets no labels, or fewer depths than it predicts.
         """
         if self.first:
             x = self.embedding.embed(x)
@@ -146,12 +149,12 @@ class Stage(nn.Module):
     ) -> dict[str, torch.Tensor]:
         """Return the loss of the next token, then of one token further at each depth."""
         config = self.config
-        assert batch.future is not None, "the last stage gets labels"
+        future = _labels(batch, 1 + config.mtp_depths)
         x = self.norm(x)
         losses = {"lm": self._mean(x, batch, depth=0)}
         further = []
         for depth, module in enumerate(self.mtp.values(), start=1):
-            ahead = self.embedding.embed(batch.future[depth - 1])
+            ahead = self.embedding.embed(future[depth - 1])
             x = self._run(module, balance, x, ahead, batch)
             further.append(self._mean(x, batch, depth=depth))
         if further:
@@ -161,8 +164,8 @@ class Stage(nn.Module):
     def _mean(self, x: torch.Tensor, batch: PackedBatch, *, depth: int) -> torch.Tensor:
         """Return this rank's share of the mean cross-entropy over the global batch."""
         head = self.embedding if self.config.tied else self.head
-        assert batch.future is not None, "the last stage gets labels"
-        total = cross_entropy_sum(head.logits(x), batch.future[depth], self.tensor_parallel)
+        labels = _labels(batch, 1 + depth)[depth]
+        total = cross_entropy_sum(head.logits(x), labels, self.tensor_parallel)
         if batch.metadata is None:
             return total / max(1, batch.totals.predictions[depth])
         return total / batch.metadata.predictions[depth].clamp(min=1)
@@ -190,11 +193,27 @@ def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:
     """Return the layers of each stage, divided evenly and in order, the longer stages first.
 
     Under interleaving there are ``PP x VPP`` stages, and stage ``c`` is on pipeline rank
-    ``c % PP``. There are no more stages than layers.
+    ``c % PP``.
+
+    Raises:
+        InputError: There is no stage, or there are more stages than layers.
 
     >>> split_layers(5, 2)
     (range(0, 3), range(3, 5))
     """
+    if not 1 <= stages <= layer_count:
+        problem = f"{stages} stages cannot share {layer_count} layers"
+        raise InputError("pipeline stages", f"{problem}; give each stage a layer")
     length, longer = divmod(layer_count, stages)
     starts = [stage * length + min(stage, longer) for stage in range(stages + 1)]
     return tuple(range(start, stop) for start, stop in itertools.pairwise(starts))
+
+
+def _labels(batch: PackedBatch, depths: int) -> torch.Tensor:
+    """Return ``future [>= depths, R]``."""
+    counts = batch.metadata.predictions if batch.metadata else batch.totals.predictions
+    if batch.future is None or min(len(batch.future), len(counts)) < depths:
+        found = None if batch.future is None else tuple(batch.future.shape)
+        problem = f"{shown(found)} is not the shape of labels at {depths} depths"
+        raise InputError("future", f"{problem}, as the model predicts; give them")
+    return batch.future

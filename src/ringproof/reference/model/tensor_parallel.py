@@ -48,6 +48,11 @@ class TensorParallel:
     rank: int = 0
     sequence_parallel: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size or (self.size > 1 and self.group is None):
+            problem = f"rank {self.rank} of {self.size} has no place in a group"
+            raise InputError("tensor_parallel", f"{problem}; use TensorParallel.of(group)")
+
     @classmethod
     def of(
         cls, group: dist.ProcessGroup | None, *, sequence_parallel: bool = False
@@ -156,7 +161,7 @@ def _own_rows(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 
 def _communicator(tp: TensorParallel) -> Communicator:
-    assert tp.group is not None, "a size above 1 has a group"
+    assert tp.group is not None  # a size above 1 has a group: checked when it was made
     return Communicator(tp.group)
 
 

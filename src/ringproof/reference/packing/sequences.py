@@ -75,16 +75,16 @@ class PackedSequences:
         if not 0 < self.rows <= MOST_ROWS:
             problem = f"a pack has 1 to 2**31 - 1 rows, not {self.rows}"
             raise InputError("cu_seqlens_padded", f"{problem}; pack other sequences")
-        if self.max_seqlen < max(self.padded_lengths):
-            problem = f"{self.max_seqlen} is less than {max(self.padded_lengths)}"
-            raise InputError("max_seqlen", f"{problem}, the rows of the longest entry; raise it")
+        if not _is_int(self.max_seqlen) or self.max_seqlen < max(self.padded_lengths):
+            problem = f"{shown(self.max_seqlen)} is not an integer from {max(self.padded_lengths)}"
+            raise InputError("max_seqlen", f"{problem}, the rows of the longest entry, upwards")
         self._check_tail()
 
     def _check_tail(self) -> None:
         check_name("tail", self.tail, TAILS)
         entries = len(self.cu_seqlens) - 1
-        if not 0 <= self.sequences <= entries:
-            problem = f"{self.sequences} is not a number of entries from 0 to {entries}"
+        if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
+            problem = f"{shown(self.sequences)} is not a number of entries from 0 to {entries}"
             raise InputError("sequences", f"{problem}; count the sequences")
         if self.cu_seqlens[self.sequences] != self.cu_seqlens[-1]:
             problem = f"an entry after the first {self.sequences} has real tokens"
@@ -200,15 +200,16 @@ def pack(
 
 def _length(index: int, length: SupportsIndex) -> int:
     """A sequence's length as a plain integer; numpy's are welcome."""
-    value = operator.index(length)
-    if 0 <= value <= MOST_ROWS:
-        return value
+    if not isinstance(length, bool) and hasattr(length, "__index__"):
+        value = operator.index(length)
+        if 0 <= value <= MOST_ROWS:
+            return value
     problem = f"{shown(length)} is not a length in [0, 2**31) (sequence {index})"
     raise InputError("lengths", f"{problem}; leave it out")
 
 
 def _check_positive(name: str, value: int) -> None:
-    if value < 1:
+    if not _is_int(value) or value < 1:
         raise InputError(name, f"{shown(value)} is not a positive integer; give 1 or more")
 
 
@@ -234,8 +235,10 @@ def _fill(real: list[int], padded: list[int], entries: int) -> None:
 
 
 def _check_cumulative(name: str, values: tuple[int, ...]) -> None:
-    if len(values) < 2 or values[0] != 0:
-        raise InputError(name, f"{shown(values)} is not two or more numbers; start with 0")
+    if not isinstance(values, tuple) or len(values) < 2 or not all(map(_is_int, values)):
+        raise InputError(name, f"{shown(values)} is not a tuple of two or more integers")
+    if values[0] != 0:
+        raise InputError(name, f"the first number is {values[0]}; start with 0")
     for index, length in enumerate(_differences(values)):
         if length < 0:
             problem = f"entry {index} has a length of {length}"
@@ -248,3 +251,7 @@ def _differences(values: tuple[int, ...]) -> tuple[int, ...]:
 
 def _cumulative(lengths: Iterable[int]) -> tuple[int, ...]:
     return tuple(itertools.accumulate(lengths, initial=0))
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int

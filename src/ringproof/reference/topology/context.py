@@ -67,7 +67,7 @@ def parallel_context(
     Args:
         layout: The rank grid; its size must be the world's.
         hierarchical_sizes: Level sizes inner to outer, or empty.
-        descriptions: Groups of the catalogue to create; the levels belong to the CP group.
+        descriptions: Groups of the catalogue to create.
         timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
@@ -79,6 +79,9 @@ def parallel_context(
         problem = f"the layout has {layout.world_size} ranks, and {world_size} were started"
         raise InputError("layout", f"{problem}; make both equal")
     sizes = check_sizes(hierarchical_sizes, layout.cp) if hierarchical_sizes else ()
+    if sizes and CONTEXT_PARALLEL not in descriptions:
+        problem = f"levels divide the CP group, and {list(descriptions)} leave it out"
+        raise InputError("descriptions", f"{problem}; include it")
     with created_groups(all_groups(layout, sizes, descriptions), timeout) as made:
         groups = {planned.description: group for planned, group in made.items()}
         yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))

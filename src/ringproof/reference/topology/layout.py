@@ -56,12 +56,13 @@ class RankLayout:
         if self.ep != 1:
             problem = f"{self.ep} is given, and expert parallelism has a grid of its own"
             raise InputError("ep", f"{problem}; lay it out with ep=1")
-        for axis in self.axes:
-            if axis not in AXES or self.axes.count(axis) > 1:
+        named = self.order.lower().split("-")
+        for axis in named:
+            if axis not in AXES or named.count(axis) > 1:
                 problem = f"axis {axis!r} of {shown(self.order)} is unknown or repeated"
                 raise InputError("order", f"{problem}; use each of {', '.join(AXES)} once")
         for axis in AXES:
-            if axis not in self.axes and self.size(axis) > 1:
+            if axis not in named and self.size(axis) > 1:
                 problem = f"{shown(self.order)} leaves out axis {axis!r} of size {self.size(axis)}"
                 raise InputError("order", f"{problem}; name it")
 
@@ -101,11 +102,13 @@ class RankLayout:
         ``axes`` is written; that is upstream's order of a product group.
         """
         self._check_rank(rank)
+        _check_axes(axes)
         base = rank - sum(self.coordinate(axis, rank) * self.stride(axis) for axis in axes)
         return tuple(self._members(base, axes))
 
     def groups(self, axes: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
         """Every group over a product of axes, in upstream's order of creation."""
+        _check_axes(axes)
         others = tuple(axis for axis in self.axes if axis not in axes)
         for base in self._members(0, others):
             yield tuple(self._members(base, axes))
@@ -121,3 +124,9 @@ class RankLayout:
         if not 0 <= rank < self.world_size:
             problem = f"{rank} is not a rank of a world of {self.world_size}"
             raise InputError("rank", f"{problem}; give one from 0 to {self.world_size - 1}")
+
+
+def _check_axes(axes: tuple[str, ...]) -> None:
+    if any(axis not in AXES or axes.count(axis) > 1 for axis in axes):
+        problem = f"an axis of {axes} is unknown or repeated"
+        raise InputError("axes", f"{problem}; choose from {', '.join(AXES)}")
