@@ -142,7 +142,7 @@ class Trace:
         replays: Passes of microbatches through stages by graphs, by CP size, over all ranks.
         eager: Passes without.
         graphs: What was captured, as in the log.
-        step_seconds: Of all steps together.
+        step_seconds: Seconds that all steps take together.
     """
 
     steps: Series = field(default_factory=list)

@@ -261,7 +261,7 @@ def train(
 
     Args:
         rank: This rank.
-        options: Of the run.
+        options: The options of the run.
         fault: One of ``smoke.faults``.
         control: A broken replay, one of ``smoke.broken_replays``.
         backend: Captures the graphs; that of the options by default.

@@ -26,9 +26,10 @@ from checks.logs.groups_run import argument, engine, startup
 from ringproof.cards.loading import find_cards, load_card
 from ringproof.logs.diagnosis.cause import Diagnosis
 from ringproof.logs.diagnosis.cause import diagnose as diagnose_logs
-from ringproof.logs.diagnosis.errors import CUT
+from ringproof.logs.diagnosis.errors import CUT, LogReader
 from ringproof.logs.diagnosis.output import as_text, names
 from ringproof.logs.diagnosis.symptoms import KINDS, load_index
+from ringproof.logs.parsing import RunSetup
 
 INDEX = load_index()
 diagnose = partial(diagnose_logs, index=INDEX)
@@ -259,6 +260,20 @@ NO_MESSAGE = {
 
 
 CARDS = {skill: load_card(path) for skill, path in find_cards(ROOT / "skills").items()}
+
+
+def test_the_summary_of_torchrun_may_lie_in_two_blocks() -> None:
+    lines = [
+        "Root Cause (first observed failure):", "[0]:", "  rank      : 5 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 7)",
+    ]  # fmt: skip
+    data = "\n".join(lines).encode()
+    for cut in range(len(lines)):
+        place = data.find(lines[cut].encode())
+        reader = LogReader("run.log", filter(None, (data[:place], data[place:])), RunSetup())
+        assert [(e.who, e.error, e.root) for e in reader.errors()] == [
+            ("rank 5", "exit code 1", True)
+        ]
 
 
 def test_the_index_names_statements_that_exist() -> None:

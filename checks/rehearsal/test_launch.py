@@ -111,7 +111,8 @@ def test_a_test_case_becomes_what_upstreams_runner_makes_of_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("text", [
     "- 1", "MODE: inference\nMODEL_ARGS: {--a: 1}", "a: [", "MODEL_ARGS: {--x: $Y}",
-    "MODEL_ARGS: {a.b: 1}", "MODEL_ARGS: {<<: text}", "A: &a {--x: 1}\nMODEL_ARGS: {<<: [*a]}",
+    "MODEL_ARGS: {a.b: 1}", "MODEL_ARGS: {<<: text}", "ENV_VARS: text\nMODEL_ARGS: {--a: 1}",
+    "A: &a {--x: 1}\nMODEL_ARGS: {<<: [*a]}",
 ])  # fmt: skip
 def test_what_is_no_test_case_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model_config.yaml"

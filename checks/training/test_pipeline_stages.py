@@ -146,8 +146,8 @@ class CountingStage:
 
     Args:
         chunk: Its number in the model.
-        chunks: Of the model.
-        ranks: Of the pipeline.
+        chunks: Number of chunks that the model has.
+        ranks: Number of ranks that the pipeline has.
     """
 
     has_backward = True

@@ -181,6 +181,9 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     for name, value in arguments.items():
         words += _case_words(str(name), _referred(str(value), given))
     variables = data.get("ENV_VARS") or {}
+    if not isinstance(variables, dict):
+        sentence = f"{shown(variables)} is not a mapping; give each variable a line of its own"
+        raise InputError(f"{path.name}: ENV_VARS", sentence)
     environment = {str(k): _referred(str(v), given) for k, v in variables.items()}
     where = path.resolve().parent
     script = CASE_SCRIPTS.get(where.parent.name, "pretrain_gpt.py")

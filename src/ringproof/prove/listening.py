@@ -139,6 +139,7 @@ class _Monitored:
     """Functions whose first start `sys.monitoring` reports."""
 
     def __init__(self) -> None:
+        # Python 3.10 and 3.11, for which mypy checks, have no such module.
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
         self._paused, self._codes = False, dict[int, CodeType]()

@@ -48,6 +48,7 @@ TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
 MOST_WEAK = 20_000  # exceptions of a file without a traceback, each of which takes time
+MOST_ROOT = 10  # lines below the title of torchrun's summary, which name who failed first
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
 MOST_KNOWN = 4096  # lines whose meaning is remembered: a failing run repeats the same few
@@ -62,8 +63,7 @@ _WATCHDOG = re.compile(
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
 )
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
-# torchrun's summary, which names the rank that failed first a few lines below its title.
-_ROOT = re.compile(rb"(?s).{0,600}?\brank +: (\d+).{0,300}?\bexitcode +: (-?\d+)")
+_ROOT = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d+)")
 _NAN = re.compile(r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
 
 
@@ -184,7 +184,8 @@ class LogReader(Scan):
         self.curves = CurveReader()
         self._name = name
         self._iteration: int | None = None
-        self._searched = self._weak = 0
+        self._searched = self._weak = self._root_lines = 0
+        self._root: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
         self._known = lru_cache(MOST_KNOWN)(self._said)
@@ -221,7 +222,7 @@ class LogReader(Scan):
                 if isinstance(said.setup, EngineLine) and said.setup not in self.engine_lines:
                     self.engine_lines[said.setup] = f"{self._name}:{line.number}"
             yield from self._errors(said, line)
-            self.follow = bool(self._open)
+            self.follow = bool(self._open) or self._root_lines > 0
         for key in list(self._open):
             yield from self._close(key)
 
@@ -253,14 +254,27 @@ class LogReader(Scan):
         if body.startswith(("During handling of", "The above exception was")):
             self._after.add(key)
         fields = said.alone
-        if "Root Cause (first" in body and (root := _ROOT.match(self.block, self.stop)):
-            who, error = f"rank {int(root[1])}", f"exit code {int(root[2])}"
-            fields = {"who": who, "error": error, "root": True}
+        if self._root_lines > 0 or "Root Cause (first" in body:
+            fields = self._root_cause(body) or fields
         if fields.get("weak"):
             self._weak += 1
             if self._weak == MOST_WEAK:
                 self.needles = (*(one for one in NEEDLES if one != WEAK), *STRONG)
         return (*found, self._event(said, line, **fields)) if fields else found
+
+    def _root_cause(self, body: str) -> dict[str, Any]:
+        """Take a line of torchrun's summary; return the fields of its error once it is whole."""
+        if "Root Cause (first" in body:
+            self._root, self._root_lines = {}, MOST_ROOT
+            return {}
+        self._root_lines -= 1
+        if match := _ROOT.match(body):
+            self._root[match[1]] = int(match[2])
+        if len(self._root) < 2:
+            return {}
+        self._root_lines = 0
+        error = f"exit code {self._root['exitcode']}"
+        return {"who": f"rank {self._root['rank']}", "error": error, "root": True}
 
     def _continue(self, said: _Said, line: Line) -> Sequence[RankError]:
         """Take a line of an open traceback."""

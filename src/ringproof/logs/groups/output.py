@@ -15,7 +15,7 @@ from ringproof.reference.topology.census_line import format_ranks
 VERSION = 1
 MAX_GROUPS = 500
 MAX_RANKS = 200_000
-"""Of all groups together: a line of a few bytes can name a million ranks."""
+"""Members of all groups that are named; a line of a few bytes can name a million."""
 MAX_EVIDENCE = 60
 _RANKS_TEXT_LIMIT = 40
 

@@ -126,7 +126,7 @@ def build_plan(
         microbatches: In the order they run.
         times: Unit of the times, makespan and lower bound.
         started: ``time.perf_counter()`` when planning began.
-        tokens: Of all groups together, padding included.
+        tokens: Number of tokens in all groups together, padding included.
     """
     histogram = Counter[int]()
     for microbatch in microbatches:
