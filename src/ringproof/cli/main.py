@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib
 import io
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -65,9 +64,6 @@ _KEPT = MappingProxyType(
 """What is there after a command was interrupted; the others write their results at the end."""
 
 
-_TYPES = MappingProxyType({"int": "N", "float": "X", "str": "TEXT", "path": "PATH"})
-
-
 class _Loaded(Mapping[str, Any]):
     """The commands by name; a command's module is imported when the command is asked for."""
 
@@ -99,27 +95,20 @@ def _load(name: str) -> Any:
         holder.command(name, epilog=getattr(module, "EXAMPLE", None))(function)
     command = typer.main.get_group(holder).commands[name]
     guard(command)
-    _name_types(command)
+    _leave_out_types_of_arguments(command)
     return command
 
 
-def _name_types(command: Any) -> None:
-    """Let the help of a tree of commands name types as a person does: ``N``, not ``<int range>``.
+def _leave_out_types_of_arguments(command: Any) -> None:
+    """Let the help of a tree of commands list arguments without types: placeholders say them.
 
-    An argument's placeholder says its type already.
+    Typer shows them from 0.27 on.
     """
     for part in getattr(command, "commands", {}).values():
-        _name_types(part)
+        _leave_out_types_of_arguments(part)
     for item in command.params:
-        if item.param_type_name == "argument":
+        if item.param_type_name == "argument" and hasattr(item, "display_type_rich"):
             item.display_type_rich = lambda *, ctx: ""
-        elif not item.metavar:
-            item.display_type_rich = functools.partial(_plain_type, item.display_type_rich)
-
-
-def _plain_type(shown: Callable[..., str], *, ctx: Any) -> str:
-    text = shown(ctx=ctx).strip("<>")
-    return _TYPES.get(text.partition(" ")[0], text)
 
 
 class _Commands(TyperGroup):
