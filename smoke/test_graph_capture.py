@@ -19,8 +19,13 @@ from checks.graphs.captures import equal, results, tensor
 from checks.model.whole_model import whole
 from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.reference.attention.attention import context_parallel_attention
+from ringproof.reference.attention.attention import (
+    AttentionOptions,
+    context_parallel_attention,
+    planned_attention,
+)
 from ringproof.reference.attention.communicator import Communicator, wait
+from ringproof.reference.attention.plan import GroupRows, plan_attention
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
 from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.model.config import preset
@@ -47,8 +52,12 @@ def attention(rank: RankContext, *, comm_type: str, lost: str = "") -> Verdict:
         pairs = [dist.new_group([i, i + size // 2]) for i in range(size // 2)]
         groups = (mine, pairs[rank.rank % (size // 2)])
 
+    # Made before the capture: a plan copies row numbers to the device.
+    rows = GroupRows(rows=8)
+    plan = plan_attention(rows, comm_type=comm_type, group=groups, device=rank.device)
+
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-        return context_parallel_attention(q, k, v, comm_type=comm_type, group=groups)
+        return planned_attention(q, k, v, plan, AttentionOptions())
 
     def inputs(seed: int) -> list[torch.Tensor]:
         draws = [tensor(1, 8, 4, 6, seed=100 * rank.rank + seed + i) for i in range(3)]
@@ -62,6 +71,17 @@ def attention(rank: RankContext, *, comm_type: str, lost: str = "") -> Verdict:
         kept = [one for one in segment.operations if one.function.name() != lost]
         segment.operations = tuple(kept)
     return {f"replay {seed}": _same(graphed, function, inputs(seed)) for seed in (10, 20)}
+
+
+def plans_inside(rank: RankContext) -> None:
+    """Attention whose plan is made in the capture: it copies row numbers to the device."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return context_parallel_attention(x, x, x, comm_type="a2a", group=dist.group.WORLD)[0]
+
+    static = tensor(1, 8, 4, 6).to(rank.device)
+    backend = choose_backend("auto", rank.device)
+    backend.capture([Capture(name="attention", function=function, inputs=(static,))])
 
 
 def layer(rank: RankContext, *, tp: int, size: int, name: str, slots: int = 1) -> Verdict:
@@ -88,9 +108,14 @@ def _layer_verdict(
     backend: CaptureBackend, module: nn.Module, batch: Any, shape: torch.Size, slots: int
 ) -> Verdict:
     device = batch.positions.device
+    plan = (
+        batch.attention_plan
+    )  # made before the capture, since it copies row numbers to the device
 
     def function(x: torch.Tensor, positions: torch.Tensor) -> Any:
-        return module(x, replace(batch, positions=positions))
+        moved = replace(batch, positions=positions)
+        vars(moved)["attention_plan"] = plan
+        return module(x, moved)
 
     def rows(seed: int) -> torch.Tensor:
         return tensor(*shape, seed=seed + dist.get_rank()).to(device).requires_grad_()
@@ -211,6 +236,14 @@ def test_attention_on_a_gpu(comm_type: str, world_size: int, gpu_cluster: Cluste
 def test_a_lost_operation_is_seen(comm_type: str, lost: str, cpu_cluster: Cluster) -> None:
     outcome = cpu_cluster.run(attention, world_size=2, comm_type=comm_type, lost=lost)
     assert not any(value["replay 10"] for value in outcome.values)
+
+
+def test_a_plan_made_in_the_capture_is_refused(either_cluster: Cluster) -> None:
+    """A tape refuses what a GPU refuses, and says where."""
+    on_tape = r"a tensor made without device= at attention/exchange.py:\d+: copies from host"
+    on_gpu = "it cannot be captured: .*"
+    with pytest.raises(InputError, match=rf"attention, forward: ({on_tape}|{on_gpu})"):
+        either_cluster.run(plans_inside, world_size=2)
 
 
 by_layer = pytest.mark.parametrize(

@@ -112,6 +112,34 @@ def by_a_mask_from_the_device(x: torch.Tensor) -> None:
     x[x > 0] = torch.ones((), dtype=x.dtype, device=x.device)
 
 
+HOST = {
+    "an index": lambda x: x[torch.arange(2)],
+    "an index that is copied": lambda x: x.index_select(0, torch.arange(3).to(x.device)),
+}
+
+
+@pytest.mark.parametrize("what", HOST)
+def test_a_tensor_of_the_host_is_refused_as_on_the_tape(what: str) -> None:
+    (capture,) = captures(HOST[what], given=rows)
+    with pytest.raises(InputError, match="slot 0, forward: it cannot be captured"):
+        choose_backend("cuda", GPU).capture([capture])
+    with pytest.raises(InputError, match="slot 0, forward: a tensor made without device="):
+        graph_on_tape(HOST[what])
+
+
+def graph_on_tape(function: Any) -> None:
+    (capture,) = captures(function, given=partial(tensor, 5, 4, grad=True))
+    choose_backend("tape", torch.device("cpu")).capture([capture])
+
+
+def test_a_number_of_the_host_is_a_number_of_the_graph() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.full((), 3.0, dtype=x.dtype)
+
+    (graphed,) = choose_backend("cuda", GPU).capture(captures(function, given=rows))
+    assert equal(results_on_gpu(graphed, 3, []), results_on_gpu(function, 3, []))
+
+
 @pytest.mark.parametrize("write", [by_a_slice, by_a_mask, by_rows, by_a_mask_from_the_device])
 def test_numbers_are_written_as_the_tape_has_it(write: Any) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -246,7 +246,7 @@ class Averages(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.table is None:
-            self.table = torch.arange(4, dtype=x.dtype).exp()
+            self.table = torch.arange(4, dtype=x.dtype, device=x.device).exp()
         return self.norm(x) * self.table
 
 

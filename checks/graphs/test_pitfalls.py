@@ -235,7 +235,8 @@ def under_a_tracker(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 
 def drawn_from(generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
-    return x * (torch.rand(x.shape, generator=generator, dtype=x.dtype) > 0.5)
+    drawn = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    return x * (drawn > 0.5)
 
 
 def test_dropout_needs_a_registered_generator() -> None:
@@ -287,7 +288,7 @@ class WritesInside(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> torch.Tensor:
-        inside = torch.arange(len(x)) < cu_seqlens_padded[-1]
+        inside = torch.arange(len(x), device=x.device) < cu_seqlens_padded[-1]
         ctx.save_for_backward(inside)
         return torch.where(inside.unsqueeze(1), -x, torch.empty_like(x))
 
@@ -366,7 +367,7 @@ class ClearsByMask(ClearsBySlice):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (boundaries,) = ctx.saved_tensors
-        past = torch.arange(len(gradient)) >= boundaries[-1]
+        past = torch.arange(len(gradient), device=gradient.device) >= boundaries[-1]
         return (gradient * 2).masked_fill(past.unsqueeze(1), 0.0), None
 
 

@@ -37,15 +37,22 @@ READS = {
     "print(tensor)": lambda x: x * len(str(x)),
     "torch.multinomial": lambda x: x * torch.multinomial(x.exp(), 1),
     "a check of a decomposition": lambda x: torch.linalg.inv(torch.diag(x)),
-    "a tensor from host data ": lambda x: x.clone().__setitem__(torch.arange(2), 1.5),
+    "a tensor from host data ": lambda x: x.clone().__setitem__(
+        torch.arange(2, device=x.device), 1.5
+    ),
+    "a tensor made without device=": lambda x: x[torch.arange(2)],
+    "a tensor made without device= ": lambda x: x.index_select(
+        0, torch.arange(3).flip(0).to(x.device)
+    ),
+    "a tensor made without device=  ": lambda x: x * torch.ones(3, dtype=x.dtype).cumsum(0),
 }
 SHAPES = {
     "torch.nonzero": lambda x: x[torch.nonzero(x)[0]],
     "torch.masked_select": lambda x: torch.masked_select(x, x > 0).sum(),
     "torch.unique": lambda x: torch.unique(x),
     "torch.unique_consecutive": lambda x: torch.unique_consecutive(x),
-    "torch.bincount": lambda x: torch.bincount(torch.arange(3)).sum() * x,
-    "torch.repeat_interleave": lambda x: x.repeat_interleave(torch.arange(3)),
+    "torch.bincount": lambda x: torch.bincount(torch.arange(3, device=x.device)).sum() * x,
+    "torch.repeat_interleave": lambda x: x.repeat_interleave(torch.arange(3, device=x.device)),
     "indexing by a mask": lambda x: x[x > 0].sum(),
     "indexing by a mask ": lambda x: x.clone().index_put_((x > 0,), torch.zeros((), dtype=x.dtype)),
 }
@@ -86,8 +93,9 @@ ALLOWED: dict[str, Callable[[torch.Tensor], Any]] = {
         (torch.complex(x, x * 2).conj() @ torch.complex(x, x * 3)).imag
     ),
     "masked_fill": lambda x: x.masked_fill(x > 0, 2.0),
-    "index": lambda x: x[torch.arange(2)],
-    "known repeats": lambda x: x.repeat_interleave(torch.arange(3), output_size=3),
+    "index": lambda x: x[torch.arange(2, device=x.device)],
+    "a number made on the host": lambda x: x * torch.ones((), dtype=x.dtype),
+    "known repeats": lambda x: x.repeat_interleave(torch.arange(3, device=x.device), output_size=3),
     "as_tensor of a tensor": lambda x: torch.as_tensor(x) * 2,
     "to another type": lambda x: x.to(torch.float32),
     "arange": lambda x: x * torch.arange(3, device=x.device),

@@ -25,7 +25,7 @@ class InPlace(nn.Module):
     """Writes into parts of fresh memory, reads views of it, and returns two results and a gap."""
 
     def forward(self, x: torch.Tensor, rows: torch.Tensor) -> tuple[Any, ...]:
-        out = torch.zeros(6, 4, dtype=x.dtype)
+        out = torch.zeros(6, 4, dtype=x.dtype, device=x.device)
         out[rows] = x * 2
         out[1:3] += x[:2].exp()
         left, right = out.chunk(2, dim=1)
@@ -167,7 +167,7 @@ def test_a_repeated_draw_leaves_the_generator_as_it_was() -> None:
     generator = torch.Generator().manual_seed(3)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
     graphed = graph(function, tensor(64), backend=TapeBackend(repeat_unregistered=True))
     before = generator.manual_seed(4).get_state()

@@ -79,6 +79,10 @@ def context_parallel_attention(
         table: The same as tensors, of all ranks' rows. ``packed`` and the partition are then not
             looked at, and the tensors only by the kernels, forward and backward.
 
+    The plan of the call is made here, which copies row numbers to a GPU. In a CUDA graph, make it
+    before with :func:`~ringproof.reference.attention.plan.plan_attention`, and call
+    :func:`planned_attention`.
+
     Returns:
         ``out [B, S, H, V]`` in q's data type and the natural-log ``lse [B, S, H]`` (float32, or
         float64 for float64), not differentiable; without ``B`` for a pack. Rows of padding,

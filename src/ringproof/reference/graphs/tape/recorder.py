@@ -31,7 +31,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.memory import Address, Block, TapePool, address_of
 from ringproof.reference.graphs.tape.operation import Frozen, Operation, touched
-from ringproof.reference.graphs.tape.refusals import Refusal, why_call_refused, why_refused
+from ringproof.reference.graphs.tape.refusals import (
+    BRINGS,
+    NAME_DEVICE,
+    Refusal,
+    makes_on_host,
+    why_call_refused,
+    why_refused,
+)
 
 _ALLOCATIONS = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
 ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
@@ -127,6 +134,7 @@ class Recorder(TorchDispatchMode):
         self._pool, self._pass, self._random = pool, one, random
         self._trained = None if trained is None else {t.untyped_storage()._cdata for t in trained}
         self._before: dict[Block, torch.UntypedStorage] = {}
+        self._on_host: dict[int, torch.UntypedStorage] = {}
         self._fills = False
 
     @contextlib.contextmanager
@@ -137,6 +145,12 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self._fills = False
+
+    def keep_on_host(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember tensors that would be on the host where the others are on a GPU."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._on_host[storage._cdata] = storage
 
     def __torch_dispatch__(
         self,
@@ -159,7 +173,27 @@ class Recorder(TorchDispatchMode):
         found = None if self._is_harmless(func, args) else why_refused(func, args, kwargs)
         if found is not None:
             raise self._refusal(found)
-        return self._record(func, args, kwargs)
+        computes_on_host = self._computes_on_host((args, kwargs))
+        result = self._record(func, args, kwargs)
+        if computes_on_host:
+            self.keep_on_host(_tensors(result))
+        return result
+
+    def _computes_on_host(self, given: Any) -> bool:
+        """Return whether all tensors of an operation are on the host.
+
+        Raises:
+            InputError: Some are on the host, and some on the device. A tensor without dimensions
+                may be: a kernel takes it as a number.
+        """
+        if not self._on_host:
+            return False
+        places = {t: t.untyped_storage()._cdata in self._on_host for t in _tensors(given)}
+        if all(places.values()):
+            return bool(places)
+        if any(on_host and tensor.dim() for tensor, on_host in places.items()):
+            raise self._refusal(Refusal("a tensor made without device=", BRINGS, NAME_DEVICE))
+        return False
 
     def _is_harmless(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Return whether a device can run an operation that is refused otherwise."""
@@ -179,7 +213,7 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         if draws(func):
             self._random.after()
-        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        found = _tensors(result)
         if _has_no_memory(found):
             return result
         if any(is_traceable_wrapper_subclass(tensor) for tensor in found):
@@ -263,12 +297,13 @@ def refuse_while_recording(name: str) -> None:
         raise InputError(name, f"{problem}; leave it out, or capture what it computes instead")
 
 
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def _has_no_memory(tree: Any) -> bool:
     """Return whether one of the tensors has no memory."""
-    return any(
-        isinstance(leaf, torch.Tensor) and (leaf.is_meta or isinstance(leaf, FakeTensor))
-        for leaf in tree_leaves(tree)
-    )
+    return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in _tensors(tree))
 
 
 def _has_work(func: Any, results: tuple[Address | None, ...]) -> bool:
@@ -307,7 +342,10 @@ class HostCalls(TorchFunctionMode):
                 filled = fill_by_number(*args)
             if filled:
                 return None
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if makes_on_host(getattr(func, "__name__", ""), kwargs):
+            self._recorder.keep_on_host(_tensors(result))
+        return result
 
 
 def fill_by_number(x: torch.Tensor, index: Any, value: Any) -> bool:

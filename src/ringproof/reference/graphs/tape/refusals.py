@@ -6,7 +6,9 @@ a name and a line. Two views of the same program are searched: operations (:func
 which are the same on every device, and Python calls (:func:`why_call_refused`), because a copy to
 the host is not an operation on a CPU.
 
-Not visible on a CPU are copies to pinned memory, ``.to(device)`` where the device is in a variable,
+A tensor that is made in the capture without ``device=`` would be on the host, and its use together
+with those of the device a copy. Not visible on a CPU are such tensors that were made before the
+capture, copies to pinned memory, ``.to(device)`` to the host where the device is in a variable,
 streams and events, ``torch.cuda.synchronize()``, the device's own limits, transfers that the
 program never waits for, and kernels that are launched without torch's dispatcher. All memory is
 host memory here. So ``torch.tensor`` is refused wherever its result would go, and a tensor without
@@ -40,6 +42,7 @@ MOVES = "moves a tensor to another address, and graphs keep addresses"
 KEEP = "keep the value on the device, or leave the call out of the graph"
 MASK = "use torch.where or masked_fill, or leave the call out of the graph"
 MAKE = "make the tensor before the capture and keep it, or pass it as a static input"
+NAME_DEVICE = "name the device where it is made (device=x.device), or make it before the capture"
 FIXED = "make it with its final size before the capture"
 UNCHECKED = "use the variant that returns its status, as torch.linalg.inv_ex"
 WAITS = "leave it out: a graph's operations are in order already"
@@ -81,6 +84,12 @@ CALLS = MappingProxyType(
 FROM_TENSORS_TOO = frozenset({"as_tensor", "asarray"})
 """Calls that do nothing when they are given a tensor."""
 
+_CONSTRUCTORS = (
+    "arange empty empty_strided eye full linspace logspace ones rand randint randn zeros"
+)
+CONSTRUCTORS = frozenset([*_CONSTRUCTORS.split(), "randperm", "tril_indices", "triu_indices"])
+"""Calls that make a tensor, on the host unless a device is named."""
+
 INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
 """By a mask they count its ones, also where one value of the device is written to all of them."""
 
@@ -118,3 +127,9 @@ def why_call_refused(
             return Refusal('.to("cpu")', COPIES, KEEP)
         return None
     return CALLS.get(name)
+
+
+def makes_on_host(name: str, keywords: Mapping[str, Any]) -> bool:
+    """Return whether a call of torch makes a tensor on the host, on every machine."""
+    made = name in CONSTRUCTORS and keywords.get("out") is None
+    return made and keywords.get("device") is None
