@@ -56,32 +56,10 @@ evidence: $(STAMP)
 benchmark: $(STAMP)
 	$(BIN)/python -m benchmarks.attention --json build/ring_attention.json
 
-# All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
-GPU := build/gpu
-GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py
-# Upstream's program needs its code, and Transformer Engine with the GPUs' kernels; it skips without.
-GPU_SMOKE := -p ringproof.prove.recorder --ringproof-cache $(HOME)/.cache/ringproof \
-	smoke/test_smoke_command.py::test_a_feature_passes_on_gpus
-TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
-	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900
-# As torchrun would start it, so that the sanitizer has one process to follow.
-ALONE := RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29511
-gpu: SHELL := bash
-gpu: $(STAMP)
-	$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available() and "no GPU")'
-	mkdir -p $(GPU)
-	set -o pipefail; failed=; \
-	$(BIN)/python -m pytest $(GPU_TESTS) -v --junitxml $(GPU)/tests.xml 2>&1 \
-		| tee $(GPU)/tests.txt || failed="$$failed tests"; \
-	{ $(BIN)/ringproof upstream fetch && $(BIN)/python -m pytest $(GPU_SMOKE) -v -rs; } 2>&1 \
-		| tee $(GPU)/smoke.txt || failed="$$failed smoke"; \
-	$(BIN)/python -m benchmarks.graphs.cuda 2>&1 | tee $(GPU)/cuda.txt || failed="$$failed benchmark"; \
-	if command -v compute-sanitizer; then \
-		$(ALONE) compute-sanitizer --tool memcheck --error-exitcode 1 \
-			$(BIN)/python -m $(TRAINING) 2>&1 | tee $(GPU)/sanitizer.txt || failed="$$failed sanitizer"; \
-	else echo "not run: compute-sanitizer is not installed" | tee $(GPU)/sanitizer.txt; fi; \
-	$(BIN)/ringproof prove --record evidence || failed="$$failed prove"; \
-	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+# All that needs a GPU; benchmarks/README.md says what it leaves where. With BIN, the folder of a
+# Python that has what is needed, nothing is installed: `make gpu BIN=/usr/bin`.
+gpu: $(if $(filter $(VENV)/bin,$(BIN)),$(STAMP))
+	PYTHON=$(BIN)/python3 bash benchmarks/gpu/run.sh
 
 # The site, into site/. npm brings Python for the planner's page; without npm that page is static.
 docs: export NO_MKDOCS_2_WARNING := 1

@@ -16,11 +16,15 @@ import pytest
 from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.errors import InputError
 from smoke import cases
+from smoke.conftest import needs_gpu
 from smoke.processes import assert_gone, running
 
 REPORTED_WITHIN_SECONDS = 15.0
 HUNG_AFTER_SECONDS = 6.0
 """By then every rank waits, also on a busy machine; an idle one needs half a second."""
+
+
+KILLED = [("SIGKILL", "SIGKILL"), ("SIGSEGV", "SIGSEGV"), ("raised", "the real cause")]
 
 
 @pytest.fixture
@@ -105,11 +109,7 @@ def test_a_rank_that_prints_for_ever_is_stopped_in_time(four: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("how", "reason", "printed"),
-    [
-        ("SIGKILL", "SIGKILL", "about to die"),
-        ("SIGSEGV", "SIGSEGV", "about to die"),
-        ("raised", "the real cause", "in fail_on"),
-    ],
+    [(how, reason, "in fail_on" if how == "raised" else "about to die") for how, reason in KILLED],
 )
 def test_the_first_failure_counts_not_the_lowest_rank(
     four: Cluster, how: str, reason: str, printed: str
@@ -119,6 +119,20 @@ def test_the_first_failure_counts_not_the_lowest_rank(
     assert reason in failure.reason
     assert printed in failure.detail
     assert "rank 0 died too" in failure.others
+
+
+@needs_gpu
+@pytest.mark.parametrize(("how", "reason"), [*KILLED, ("hung", "in fail")])
+def test_a_failure_on_a_gpu_is_reported_as_quickly(how: str, reason: str) -> None:
+    """The others wait in a kernel of NCCL, which no signal of Python interrupts."""
+    options = ClusterOptions(backend="nccl", share_gpus=True, timeout_seconds=60, log_sink=drop)
+    with Cluster(4, options) as ranks:
+        ranks.run(cases.report, text="NCCL has started")
+        limit = {"timeout_seconds": HUNG_AFTER_SECONDS} if how == "hung" else {}
+        failure = failure_of(ranks, cases.fail_on, culprits=[2], how=how, **limit)
+        assert failure.rank == 2
+        assert reason in failure.reason
+        assert len(ranks.run(cases.report, text="still here").values) == 4
 
 
 def test_ranks_see_the_variables_of_now(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 
+from benchmarks.gpu.record import record
 from benchmarks.graphs import cuda, parity
 from docs.making.graph_bank import PICTURE, bank_that_ran
 from ringproof.cluster import Cluster
 from ringproof.reference.graphs import bank
 
 slow = pytest.mark.slow
+GPU = Path(__file__).parents[1] / "benchmarks" / "gpu"
 RECORD = Path(parity.__file__).parent / "results" / "parity.json"
 
 
@@ -67,3 +72,39 @@ def test_the_layer_benchmark_sees_a_wrong_replay() -> None:
 def test_the_layer_benchmark_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cuda.main([]) == 2
     assert "there is no GPU here" in capsys.readouterr().err
+
+
+def run_on_gpu(*parts: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``benchmarks/gpu/run.sh`` with this Python."""
+    return subprocess.run(
+        ["bash", str(GPU / "run.sh"), *parts],
+        env={**os.environ, "PYTHON": sys.executable, **variables},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_what_the_gpu_script_cannot_run_is_one_line(tmp_path: Path) -> None:
+    unknown = run_on_gpu("everything", OUT=str(tmp_path))
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+    assert unknown.stderr.startswith("error: everything: is no part; use any of: machine captures")
+    blind = run_on_gpu("machine", OUT=str(tmp_path), CUDA_VISIBLE_DEVICES="")
+    assert (blind.returncode, blind.stderr.count("\n")) == (2, 1)
+    assert "sees no GPU" in blind.stderr
+
+
+@slow
+def test_the_gpu_script_runs_without_a_gpu_and_is_recorded(tmp_path: Path) -> None:
+    done = run_on_gpu("machine", "training", OUT=str(tmp_path), DEVICE="cpu", STEPS="2")
+    assert done.returncode == 0, done.stdout[-2000:]
+    found = record(tmp_path)["training"]
+    assert [(one["preset"], one["steps"]) for one in found] == [
+        ("moonlight-tiny", 2),
+        ("qwen3-tiny", 2),
+    ]
+    assert all(one["same bits"] and one["replays"] == {"1": 8, "2": 8, "4": 8} for one in found)
+    bank = tmp_path / "qwen3-tiny-bank.jsonl"
+    bank.write_text(bank.read_text().replace('"loss": 5.', '"loss": 6.', 1))
+    assert [one["same bits"] for one in record(tmp_path)["training"]] == [True, False]

@@ -27,7 +27,7 @@ from benchmarks.records import write_record
 from ringproof.reference.graphs.transformer_engine import is_installed
 
 RECORD = Path(__file__).parent / "results" / "cuda.json"
-HIDDEN, ROWS = (1024, 2048, 4096), (256, 1024, 2048, 4096, 8192)
+HIDDEN, ROWS = (1024, 2048, 4096), (256, 512, 1024, 2048, 4096)
 LAYERS = tuple(Layer(hidden, rows) for hidden in HIDDEN for rows in ROWS)
 TINY = (Layer(64, 64, head_width=16, dtype="float64"),)
 NO_MEASUREMENT = (
@@ -41,7 +41,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure and print; write the record if it was a GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--rounds", type=int, default=50, help="rounds of each way, on a GPU")
+    parser.add_argument("--rounds", type=int, default=50, help="most rounds of each way, on a GPU")
     parser.add_argument("--json", type=Path, default=RECORD, help="record, written on a GPU only")
     arguments = parser.parse_args(given)
     on_gpu = arguments.device == "cuda"

@@ -28,6 +28,7 @@ from smoke.model_batches import capacity_batch, group_of_one, random_sequences
 WAYS = ("plain", "eager", "replay", "load")
 """Pack as it is (flash attention), pack of capacity (masks), its replay, filling its slot."""
 MULTIPLE, ENTRIES, SLOPE = 16, 6, 1e-3
+SECONDS, LEAST_ROUNDS = 3.0, 5
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def compare(
     Args:
         ways: What to run, by name. Each has run before.
         device: Device whose clock is read.
-        rounds: Runs of each way, at least two.
+        rounds: Most runs of each way. After ``SECONDS`` there are no more, but at least five.
 
     Returns:
         For each way ``device`` (from the first kernel's start to the last one's end, waiting for
@@ -192,7 +193,10 @@ def compare(
         ``[lower quartile, median, upper quartile]`` in milliseconds.
     """
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-    for _ in range(rounds):
+    end = time.monotonic() + SECONDS
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and time.monotonic() > end:
+            break
         for way, run in ways.items():
             found[way].append(_milliseconds(run, device))
     return {

@@ -1,0 +1,1 @@
+"""What needs a GPU, in one script, and the record of a run."""
