@@ -227,11 +227,54 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
+def gpu_attention_table(record: Record) -> str:
+    """Errors of CP attention over NCCL, by communication type and precision."""
+    head = "type", "precision", "out", "LSE", "dq", "dk", "dv"
+    rows = (
+        (
+            " ".join([one["comm_type"], "x".join(map(str, one["hierarchical_sizes"]))]).strip(),
+            one["dtype"] if one["pass"] else f"**{one['dtype']}: beyond its limit**",
+            *(
+                f"{one['max_abs_error'][name]:.0e}".replace("0e+00", "0")
+                for name in ("out", "lse", "dq", "dk", "dv")
+            ),
+        )
+        for one in sorted(record["attention"], key=lambda one: str(one["dtype"]), reverse=True)
+    )
+    return _table(head, rows)
+
+
+def cuda_table(record: Record) -> str:
+    """A layer on a GPU: as it is, at capacity, and replayed."""
+    head = (
+        *("width", "rows", "plain", "eager", "replay", "load"),
+        *("plain over replay", "eager over replay", "private memory of a graph"),
+    )
+    return _table(head, map(_cuda_cells, record["layers"]))
+
+
+def _cuda_cells(layer: Record) -> tuple[str, ...]:
+    times = [
+        layer["milliseconds"][way]["device"][1] for way in ("plain", "eager", "replay", "load")
+    ]
+    private = sum(entry["private"] for entry in layer["memory"])
+    return (
+        f"{layer['hidden']:,}",
+        f"{layer['rows']:,}",
+        *(f"{time:.1f}" for time in times),
+        f"{layer['plain / replay']:.2f}",
+        f"{layer['eager / replay']:.2f}" + ("" if layer["same bits"] else " **other bits**"),
+        f"{private / 1e6:,.0f} MB",
+    )
+
+
 TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
     {
         "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
         "controls": ("graphs.md", "graphs/results/parity.json", control_table),
         "memory": ("graphs.md", "graphs/results/parity.json", memory_table),
+        "gpu_attention": ("gpu.md", "gpu/results/h200.json", gpu_attention_table),
+        "cuda": ("gpu.md", "graphs/results/cuda.json", cuda_table),
         "matrix": ("training.md", "training/results/matrix.json", matrix_table),
         "schedules": ("training.md", "training/results/convergence.json", schedule_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),

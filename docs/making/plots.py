@@ -86,6 +86,26 @@ def planner_scale(benchmarks: Path) -> bytes:
         return _svg(figure)
 
 
+def graphs_cuda(benchmarks: Path) -> bytes:
+    """A layer on a GPU by the number of rows: as it is, at capacity, and replayed."""
+    layers = _json(benchmarks / "graphs" / "results" / "cuda.json")["layers"]
+    widths = sorted({layer["hidden"] for layer in layers})
+    names = {"plain": "FlashAttention", "eager": "masks", "replay": "masks, replayed"}
+    with _figure(9, 3, len(widths)) as (figure, panels):
+        for axes, width in zip(panels, widths, strict=True):
+            chosen = [layer for layer in layers if layer["hidden"] == width]
+            rows = [layer["rows"] for layer in chosen]
+            for colour, (way, name) in zip(_COLOURS, names.items(), strict=False):
+                times = [layer["milliseconds"][way]["device"][1] for layer in chosen]
+                axes.loglog(rows, times, color=colour, marker="o", label=name)
+            axes.set_xticks(rows, [f"{count:,}" for count in rows], fontsize="small")
+            axes.xaxis.minorticks_off()
+            axes.set(title=f"width {width:,}", xlabel="rows", ylim=(0.8, 500))
+        panels[0].set(ylabel="milliseconds")
+        panels[0].legend()
+        return _svg(figure)
+
+
 def published(benchmarks: Path) -> bytes:
     """The gain of Dynamic CP that upstream published, and what the cost model predicts."""
     found = _json(benchmarks / "planner" / "results" / "published.json")
@@ -188,6 +208,7 @@ def drawn(root: Path) -> dict[str, bytes]:
 PLOTS: Mapping[str, Callable[[Path], bytes]] = MappingProxyType(
     {
         "planner-scale.svg": planner_scale,
+        "graphs-cuda.svg": graphs_cuda,
         "planner-published.svg": published,
         "ring-attention.svg": ring,
         "convergence.svg": convergence,
