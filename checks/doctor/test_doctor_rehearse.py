@@ -135,7 +135,7 @@ def test_a_rehearsal_needs_torch(tmp_path, monkeypatch):
     monkeypatch.setattr(rehearse.importlib.util, "find_spec", lambda name: None)
     result = run("--rehearse", "--upstream", str(tmp_path), *LAUNCH)
     assert isinstance(result.exception, InputError), result.output
-    assert "cannot be imported; run pip install" in str(result.exception)
+    assert "cannot be imported; without a GPU run first: pip install torch" in str(result.exception)
 
 
 SCRIPT = """#!/bin/bash

@@ -213,7 +213,7 @@ def test_without_matplotlib(
         monkeypatch.setitem(sys.modules, name, None)
     result = parity(logs["a"], logs["same"], "--png", tmp_path / "x.png")
     assert isinstance(result.exception, InputError)
-    assert "--png needs matplotlib; pip install" in str(result.exception)
+    assert "--png needs matplotlib; run: pip install" in str(result.exception)
     assert not (tmp_path / "x.png").exists()
     assert parity(logs["a"], logs["same"]).exit_code == 0
 

@@ -225,7 +225,7 @@ def test_without_pytest_nothing_is_refuted_and_the_remedy_is_named(
     code, claims, whole = fates.verdicts()
     assert code == 1
     assert claims["fine"]["verdict"] == "not-here"
-    remedy = "pytest is not installed; run: pip install 'ringproof[prove]'"
+    remedy = "pytest is not installed; run: pip install '.[prove]' in a checkout of ringproof"
     assert whole["problems"][-1] == f"not every test was run: {remedy}"
 
 

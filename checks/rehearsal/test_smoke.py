@@ -147,7 +147,8 @@ def test_missing_packages_are_named(checkout: Path, monkeypatch: pytest.MonkeyPa
     )
     for device in ("cpu", "cuda"):
         code, text = smoke(checkout, "--device", device)
-        assert code == 2 and "--device: torch cannot be imported; run pip install" in text
+        assert code == 2
+        assert "--device: torch cannot be imported; without a GPU run first: pip install" in text
     assert smoke(checkout, "--dry-run")[0] == 0
 
 

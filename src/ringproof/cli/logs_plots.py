@@ -15,6 +15,7 @@ from typing import Any
 
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
+from ringproof.extras import how_to_install
 from ringproof.files import write_atomically
 from ringproof.findings.printable import showable
 from ringproof.logs.training.compare import Comparison, SeriesComparison
@@ -202,7 +203,7 @@ def write_picture(result: Comparison, destination: str) -> None:
     try:
         from matplotlib.figure import Figure  # no backend, no window, no state
     except ImportError as error:
-        sentence = "--png needs matplotlib; pip install 'ringproof[plots]', or use --html"
+        sentence = f"--png needs matplotlib; {how_to_install('plots')}; or use --html"
         raise InputError("--png", sentence) from error
     count = len(result.series)
     figure = Figure(figsize=(6.4 * count, 6.0), layout="constrained")

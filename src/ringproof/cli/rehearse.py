@@ -25,6 +25,7 @@ from ringproof.cli.options import (
 )
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, printable, shown
+from ringproof.extras import how_to_install
 from ringproof.options import option, seconds
 
 if TYPE_CHECKING:
@@ -138,8 +139,7 @@ def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        sentence = f"{names} cannot be imported; run pip install 'ringproof[rehearsal]'"
-        raise InputError(command, sentence)
+        raise InputError(command, f"{names} cannot be imported; {how_to_install('rehearsal')}")
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:

@@ -24,6 +24,7 @@ from ringproof.cluster import (
     run_launched,
 )
 from ringproof.errors import InputError
+from ringproof.extras import how_to_install
 from ringproof.options import option, seconds
 from ringproof.reference.training.options import TrainOptions
 
@@ -64,9 +65,7 @@ def train(options: TrainCommand) -> None:
     torchrun --nproc-per-node 4 -m ringproof train --cp 4 --log-file run.jsonl
     """
     if importlib.util.find_spec("torch") is None:
-        sentence = (
-            "ringproof train needs the package torch; run: pip install 'ringproof[reference]'"
-        )
+        sentence = f"ringproof train needs the package torch; {how_to_install('reference')}"
         raise InputError("ringproof train", sentence)
     world = launched_world()
     ranks = options.run.parallel.layout.world_size

@@ -26,6 +26,7 @@ from ringproof.cluster.case import (
 )
 from ringproof.cluster.watch import CaseWatch, Worker
 from ringproof.errors import InputError, shown
+from ringproof.extras import how_to_install
 from ringproof.programs import forking
 
 WORKER_MODULE = "ringproof.cluster.worker"
@@ -59,9 +60,7 @@ class Cluster:
                 "nproc", f"{shown(world_size)} is not a number of ranks; give 1 or more"
             )
         if importlib.util.find_spec("torch") is None:
-            raise InputError(
-                "torch", "torch is not installed; run: pip install 'ringproof[reference]'"
-            )
+            raise InputError("torch", f"torch is not installed; {how_to_install('reference')}")
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ringproof-")
         self._cases = 0

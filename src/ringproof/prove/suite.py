@@ -19,6 +19,7 @@ import psutil
 from rich.console import Console
 
 from ringproof.cards.proof import Proof, covers
+from ringproof.extras import how_to_install
 from ringproof.files import make_folder
 from ringproof.programs import Process, TimeLimit, python, started, variables
 from ringproof.progress import Update, progress
@@ -199,8 +200,7 @@ def run_suite(
     if not proofs:
         return SuiteResult()
     if find_spec("pytest") is None:
-        remedy = "run: pip install 'ringproof[prove]'"
-        return SuiteResult(incomplete=f"pytest is not installed; {remedy}")
+        return SuiteResult(incomplete=f"pytest is not installed; {how_to_install('prove')}")
     events, selection = scratch / "events.jsonl", scratch / "select.json"
     output = scratch / "pytest.log"
     events.write_text("", "utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError, shown
+from ringproof.extras import how_to_install
 from ringproof.programs import program, run
 
 MODULE = "megatron.core.datasets.helpers_cpp"
@@ -33,7 +34,7 @@ def compiled(root: Path, cache: Path) -> Path:
     if compiler is None:
         raise InputError("g++", "g++ is not installed; install a C++ compiler")
     if importlib.util.find_spec("pybind11") is None:
-        sentence = "pybind11 is not installed; run pip install 'ringproof[rehearsal]'"
+        sentence = f"pybind11 is not installed; {how_to_install('rehearsal')}"
         raise InputError("pybind11", sentence)
     import pybind11
 
