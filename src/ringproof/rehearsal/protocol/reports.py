@@ -137,6 +137,8 @@ class Failure:
         place: ``FILE:LINE`` of the innermost upstream frame, relative to the upstream folder.
         symbol: The symbol that no stand-in implements; empty for upstream's own errors.
         waiting: Collective and group that each unfinished rank waits in, by rank.
+        raised_in: Whose code raised, and ``FILE:LINE`` in it, where upstream's imports called code
+            that is not upstream's.
     """
 
     kind: str
@@ -146,6 +148,7 @@ class Failure:
     symbol: str = ""
     waiting: Mapping[int, str] = field(default_factory=dict)
     traceback: str = ""
+    raised_in: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import typing_extensions
 
+import ringproof
 from ringproof.prove.listening import Listener
 from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.program import Program, Upstream
@@ -186,4 +187,22 @@ def describe(raised: BaseException, upstream: Upstream, kind: str, rank: int) ->
     text = "".join(traceback.format_exception(raised))
     symbol = raised.symbol if isinstance(raised, StandInMissing) else ""
     message = f"{type(raised).__name__}: {message}"
-    return Failure(kind, rank, message, place, symbol, traceback=text)
+    raised_in = _raised_in(raised) if kind == "import" else ""
+    return Failure(kind, rank, message, place, symbol, traceback=text, raised_in=raised_in)
+
+
+def _raised_in(raised: BaseException) -> str:
+    """Name torch or this package, and the line, if the innermost frame is theirs."""
+    frames = [*traceback.walk_tb(raised.__traceback__)]
+    if isinstance(raised, StandInMissing) or not frames:
+        return ""
+    path, line = Path(frames[-1][0].f_code.co_filename), frames[-1][1]
+    owners = {
+        Path(torch.__file__).parents[1]: f"torch {torch.__version__}",
+        Path(ringproof.__file__).parents[1]: "the rehearsal's own code",
+    }
+    for folder, owner in owners.items():
+        inside = path.is_relative_to(folder) and path.relative_to(folder).parts[0]
+        if inside in ("torch", "ringproof"):
+            return f"{owner} at {path.relative_to(folder)}:{line}"
+    return ""

@@ -68,4 +68,5 @@ class UpstreamFails(RuntimeError):
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
         where = f" at {failure.place}" if failure.place else ""
-        super().__init__(f"upstream cannot be imported: {failure.message}{where}")
+        fault = f" (raised in {failure.raised_in})" if failure.raised_in else ""
+        super().__init__(f"upstream cannot be imported: {failure.message}{where}{fault}")

@@ -135,8 +135,15 @@ def wrapped(
 
 
 def put(replacements: Iterable[tuple[object, str, Any]]) -> None:
-    """Set attributes of modules and classes, for the rest of this process."""
+    """Set attributes of modules and classes, for the rest of this process.
+
+    A function keeps the attributes of the one that it replaces, since torch reads them: 2.14 looks
+    for the code of ``torch.cuda.use_mem_pool.__wrapped__`` when it is imported further.
+    """
     for holder, name, value in replacements:
+        if isinstance(value, types.FunctionType):
+            for attribute, held in getattr(getattr(holder, name, None), "__dict__", {}).items():
+                vars(value).setdefault(attribute, held)
         setattr(holder, name, value)
 
 

@@ -40,6 +40,7 @@ class StopReason:
         symbol: Symbol that no stand-in implements; empty for upstream's own errors.
         waiting: Collective and group that each unfinished rank waited in, by rank.
         pitfalls: Pitfalls of the cards that match the message, the best first.
+        raised_in: Whose code raised while upstream was imported, if not upstream's.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class StopReason:
     iteration: int = 0
     waiting: Mapping[int, str] = field(default_factory=dict)
     pitfalls: tuple[KnownPitfall, ...] = ()
+    raised_in: str = ""
 
 
 def refusal_of(
@@ -69,6 +71,7 @@ def refusal_of(
         iteration=max((len(report.iterations) for report in reports), default=0),
         waiting=dict(failure.waiting),
         pitfalls=find_pitfalls(message, failure.traceback, skills, feature),
+        raised_in=failure.raised_in,
     )
 
 

@@ -100,7 +100,7 @@ class Variant:
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.refusal is not None:
-            return _refused(self.refusal)
+            return headline_of(self.refusal)
         if not self.path.as_requested:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
         if self.agreement.agrees is False and not self.agreement.differences:
@@ -163,7 +163,8 @@ def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _refused(refusal: StopReason) -> str:
+def headline_of(refusal: StopReason) -> str:
+    """Say in one sentence why a run did not end."""
     where = f"{refusal.file}:{refusal.line}" if refusal.file else ""
     message = refusal.message
     if len(message) > MOST_MESSAGE:
@@ -174,6 +175,12 @@ def _refused(refusal: StopReason) -> str:
     if refusal.kind == "hung":
         return f"It hangs after {refusal.iteration} iterations: {message}"
     if refusal.kind == "import":
+        if refusal.raised_in:
+            called = f", called{at}" if at else ""
+            return (
+                f"Upstream's imports fail in {refusal.raised_in}{called}, which is not upstream's "
+                f"code, and may be the fault of this torch or of the rehearsal: {message}"
+            )
         return f"Upstream cannot be imported: {message}{at}"
     if refusal.kind in ("died", "timeout"):
         return f"It does not end well: rank {refusal.rank} {message}"
