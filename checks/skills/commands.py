@@ -40,4 +40,5 @@ def rehearsed(command: str, upstream: Upstream, folder: Path) -> Shown:
     assert done.exit_code == 0, done.output[-3000:]
     data = json.loads((folder / "out.json").read_text(encoding="utf-8"))
     assert data["passed"]
+    assert data["needs"] == {}, "a reader may lack what a stand-in computed for"
     return Shown(done.output, data, folder / "kept")

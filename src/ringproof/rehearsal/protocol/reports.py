@@ -164,6 +164,7 @@ class RankReport:
         ran: Some of upstream's functions that ran, as ``FILE:FUNCTION``, by each folder from which
             a module was imported.
         results: Value that a script handed over (see `ringproof.rehearsal.rank.probe`).
+        packages: Packages in whose place a stand-in computed, and which a machine may lack.
     """
 
     rank: int
@@ -177,3 +178,4 @@ class RankReport:
     seconds: float = 0.0
     ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     results: Any = None
+    packages: tuple[str, ...] = ()

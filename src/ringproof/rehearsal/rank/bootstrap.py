@@ -45,12 +45,16 @@ PRELOADED = "__ringproof_preload__"
 MAX_DEVICES = 64
 
 
-def prepare(upstream: Upstream, dtype: str, script: str = "") -> None:
+def prepare(upstream: Upstream, dtype: str, script: str = "") -> set[str]:
     """Put every stand-in in place and import what all ranks need; called once, before forks.
 
     Args:
         script: Script whose imports are made, too, without running it; empty for none.
+
+    Returns:
+        Packages for which a stand-in computes, which gets their names when it does.
     """
+    packages = set[str]()
     if not hasattr(typing, "override"):  # upstream imports it from where Python 3.12 has it
         vars(typing)["override"] = typing_extensions.override
     # Transformer Engine reads these when it is imported: no extension, no compiler.
@@ -58,8 +62,8 @@ def prepare(upstream: Upstream, dtype: str, script: str = "") -> None:
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     # Devices first: modules of upstream ask for them, and take functions of torch, when imported.
     cuda.install(MAX_DEVICES)
-    extension.install_apex()
-    state_space.install()
+    extension.install_apex(packages)
+    state_space.install(packages)
     tapes = cuda_graph.install(MAX_DEVICES)
     wrap = cuda_graph.one_operation_each(tapes)
     engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap)
@@ -68,6 +72,7 @@ def prepare(upstream: Upstream, dtype: str, script: str = "") -> None:
         dataset_helpers.install(upstream.helpers)
     if script:
         runpy.run_path(str(upstream.megatron / script), run_name=PRELOADED)
+    return packages
 
 
 def enter(program: Program, rank: int, port: int, folder: Path) -> None:
@@ -94,11 +99,15 @@ def enter(program: Program, rank: int, port: int, folder: Path) -> None:
     )
 
 
-def execute(program: Program, rank: int, folder: Path) -> bool:
+def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bool:
     """Run a script as one rank and write ``rank-N.json``; return whether it ran through.
 
     The variables that a launcher sets for a rank are set.
+
+    Args:
+        packages: What `prepare` returned.
     """
+    packages.clear()
     torch.set_num_threads(1)
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
     # Upstream divides the ranks of a node by its devices.
@@ -144,6 +153,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
         seconds=time.perf_counter() - started,
         ran={root: listener.functions(root) for root in _imported(program)},
         results=probe.results,
+        packages=tuple(sorted(packages)),
     )
     draft = folder / f"rank-{rank}.part"
     draft.write_text(json.dumps(dataclasses.asdict(report)))

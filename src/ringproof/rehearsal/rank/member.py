@@ -24,13 +24,13 @@ def main(words: list[str]) -> int:
     upstream = Upstream(
         given.megatron, given.megatron.name, given.engine, given.engine_version, given.helpers
     )
-    bootstrap.prepare(upstream, given.dtype)
+    packages = bootstrap.prepare(upstream, given.dtype)
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     program = Program(
         upstream, given.script, tuple(given.arguments), world, dtype=given.dtype, same_weights=False
     )
     with tempfile.TemporaryDirectory(prefix="ringproof-rank-") as folder:
-        finished = bootstrap.execute(program, rank, Path(folder))
+        finished = bootstrap.execute(program, rank, Path(folder), packages)
     if finished and dist.is_initialized():
         print_census()
     return 0 if finished else 1

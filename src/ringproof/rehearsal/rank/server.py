@@ -25,8 +25,9 @@ from ringproof.rehearsal.rank import bootstrap
 def main() -> None:
     """Answer questions until the other side ends."""
     end_with_parent()
+    server = _Server()
     answers: dict[str, Callable[..., object]] = {
-        "prepare": _prepare, "start": _start, "reap": _reap,
+        "prepare": server.prepare, "start": server.start, "reap": _reap,
     }  # fmt: skip
     with Connection(int(sys.argv[1])) as parent, contextlib.suppress(EOFError):
         while True:
@@ -34,36 +35,46 @@ def main() -> None:
             parent.send(answers[name](*given))
 
 
-def _prepare(upstream: Upstream, dtype: str, script: str) -> Failure | None:
-    """Import upstream; return why that is not possible."""
-    try:
-        bootstrap.prepare(upstream, dtype, script)
-    except BaseException as raised:
-        traceback.print_exc()
-        return bootstrap.describe(raised, upstream, "import", -1)
-    return None
+class _Server:
+    """What ranks are forked from.
 
+    Attributes:
+        packages: What `bootstrap.prepare` returned. Each rank has a copy of its own.
+    """
 
-def _start(program: Program, port: int, folder: Path) -> list[int]:
-    """Fork the ranks of a program; return their process identifiers, by rank."""
-    started = []
-    # Fork, not spawn: a rank has everything imported, and shares its memory until it writes there.
-    for rank in range(program.ranks):
-        pid = os.fork()
-        if pid == 0:
-            end_with_parent()
-            os.setpgid(0, 0)
-            status = 1
-            with contextlib.suppress(BaseException):
-                bootstrap.enter(program, rank, port, folder)
-                status = 0 if bootstrap.execute(program, rank, folder) else 1
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-        with contextlib.suppress(OSError):  # whoever is first: the group must exist before a kill
-            os.setpgid(pid, pid)
-        started.append(pid)
-    return started
+    def __init__(self) -> None:
+        self.packages = set[str]()
+
+    def prepare(self, upstream: Upstream, dtype: str, script: str) -> Failure | None:
+        """Import upstream; return why that is not possible."""
+        try:
+            self.packages = bootstrap.prepare(upstream, dtype, script)
+        except BaseException as raised:
+            traceback.print_exc()
+            return bootstrap.describe(raised, upstream, "import", -1)
+        return None
+
+    def start(self, program: Program, port: int, folder: Path) -> list[int]:
+        """Fork the ranks of a program; return their process identifiers, by rank."""
+        started = []
+        # Fork, not spawn: a rank has everything imported, and shares its memory until it writes.
+        for rank in range(program.ranks):
+            pid = os.fork()
+            if pid == 0:
+                end_with_parent()
+                os.setpgid(0, 0)
+                status = 1
+                with contextlib.suppress(BaseException):
+                    bootstrap.enter(program, rank, port, folder)
+                    passed = bootstrap.execute(program, rank, folder, self.packages)
+                    status = 0 if passed else 1
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+            with contextlib.suppress(OSError):  # the group must exist before a kill
+                os.setpgid(pid, pid)
+            started.append(pid)
+        return started
 
 
 def _reap(pids: list[int]) -> dict[int, int]:

@@ -53,6 +53,11 @@ class Outcome:
         return next((r.evaluations for r in self.ranks if any(r.evaluations)), ())
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages in whose place a stand-in computed on some rank."""
+        return tuple(sorted({name for report in self.ranks for name in report.packages}))
+
+    @property
     def races(self) -> tuple[SendRace, ...]:
         """Races of all ranks, each kind and place once."""
         counts: Counter[tuple[str, str, str]] = Counter()

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ringproof.rehearsal.standins import kernels, packed
-from ringproof.rehearsal.standins.guard import StandInModule, missing, provide
+from ringproof.rehearsal.standins.guard import StandInModule, missing, noted, provide
 
 NAME = "transformer_engine_torch"
 APEX = "fused_weight_gradient_mlp_cuda"
@@ -124,9 +124,14 @@ def _fused_backend(*arguments: Any) -> Any:
     return (backend, "") if len(arguments) == 1 else backend
 
 
-def install_apex() -> None:
-    """Let Megatron import Apex's compiled weight gradient, which its own linear layers call."""
-    provide(APEX, wgrad_gemm_accum_fp32=_accumulate, wgrad_gemm_accum_fp16=_accumulate)
+def install_apex(used: set[str]) -> None:
+    """Let Megatron import Apex's compiled weight gradient, which its own linear layers call.
+
+    Args:
+        used: Gets ``apex`` when it is called.
+    """
+    accumulate = noted(_accumulate, used, "apex")
+    provide(APEX, wgrad_gemm_accum_fp32=accumulate, wgrad_gemm_accum_fp16=accumulate)
 
 
 def leave_out_fused_kernels() -> None:

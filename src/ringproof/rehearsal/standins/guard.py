@@ -113,6 +113,17 @@ def provide(name: str, **members: Any) -> StandInModule:
     return module
 
 
+def noted(function: Callable[..., Any], used: set[str], package: str) -> Callable[..., Any]:
+    """Return a function that notes at each call that the stand-in for a package computed."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        used.add(package)
+        return function(*arguments, **named)
+
+    return call
+
+
 def wrapped(
     function: Callable[..., Any], around: Callable[[inspect.BoundArguments, Callable[[], Any]], Any]
 ) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ringproof.rehearsal.standins.guard import provide, refuse
+from ringproof.rehearsal.standins.guard import noted, provide, refuse
 
 
 def causal_conv1d_fn(
@@ -159,16 +159,24 @@ class RMSNorm(torch.nn.Module):
         return value.to(x.dtype)
 
 
-def install() -> None:
-    """Let Megatron import both packages."""
+def install(used: set[str]) -> None:
+    """Let Megatron import both packages.
+
+    Args:
+        used: Gets the name of a package when one of its functions is called.
+    """
     scans = (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined)
+    convolution = noted(causal_conv1d_fn, used, "causal-conv1d")
     for name, members in (
         ("mamba_ssm", {"__version__": "2.2.6.post3"}),
         ("mamba_ssm.ops", {}),
         ("mamba_ssm.ops.triton", {}),
         ("mamba_ssm.ops.triton.layernorm_gated", {"RMSNorm": RMSNorm}),
-        ("mamba_ssm.ops.triton.ssd_combined", {scan.__name__: scan for scan in scans}),
-        ("causal_conv1d", {"__version__": "1.5.3.post1", "causal_conv1d_fn": causal_conv1d_fn}),
+        (
+            "mamba_ssm.ops.triton.ssd_combined",
+            {scan.__name__: noted(scan, used, "mamba-ssm") for scan in scans},
+        ),
+        ("causal_conv1d", {"__version__": "1.5.3.post1", "causal_conv1d_fn": convolution}),
         ("causal_conv1d.causal_conv1d_varlen", {}),
         ("causal_conv1d.cpp_functions", {}),
     ):

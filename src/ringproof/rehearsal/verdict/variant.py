@@ -34,6 +34,18 @@ CODE: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "apex": (
+            "apex, whose fused weight gradient (fused_weight_gradient_mlp_cuda) is on no package "
+            "index: without it upstream refuses this launch; build it with its CUDA extensions, or "
+            "pass --no-gradient-accumulation-fusion"
+        ),
+        "causal-conv1d": "causal-conv1d, which pip compiles for the GPU: install it",
+        "mamba-ssm": "mamba-ssm, which pip compiles for the GPU: install it",
+    }
+)
+"""What a machine has to have where a stand-in computed in the place of a package."""
 OTHER_ATTENTION = (
     "In this run Transformer Engine's attention was never called; Megatron-LM's own modules "
     "computed attention."
@@ -79,6 +91,11 @@ class Variant:
     def races(self) -> tuple[SendRace, ...]:
         """Tensors that upstream released or overwrote while they were being sent."""
         return () if self.outcome is None else self.outcome.races
+
+    @property
+    def needs(self) -> Mapping[str, str]:
+        """What the launch needs besides upstream, and what the rehearsal stood in for."""
+        return {} if self.outcome is None else {n: NEEDS[n] for n in self.outcome.packages}
 
     @property
     def passed(self) -> bool:
@@ -200,6 +217,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "takes_path_asked_for": path.as_requested if variant.starts else None,
         "path": {**asdict(path), "requested": requested},
         "races": [asdict(race) for race in variant.races],
+        "needs": dict(variant.needs),
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
