@@ -129,7 +129,8 @@ def test_without_torch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["train"])
     assert isinstance(result.exception, InputError)
-    assert str(result.exception).startswith("ringproof train needs the package torch; without a GPU run first: pip")
+    said = str(result.exception)
+    assert said.startswith("ringproof train needs the package torch; without a GPU run first: pip")
 
 
 BANK = ("--graphs", "bank")
