@@ -51,8 +51,9 @@ def _repository(tmp_path: Path, *names: str) -> Miniature:
 
 
 def _listen() -> None:
-    """What a terminal starts hears Ctrl-C; what a script starts in the background does not."""
+    """What a terminal starts hears Ctrl-C and its end; what nohup or a script starts does not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _pids(repository: Miniature, seconds: float = 30.0) -> list[int]:
