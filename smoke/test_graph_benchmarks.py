@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
+from benchmarks.gpu.record import main as record_of
 from benchmarks.gpu.record import record
 from benchmarks.graphs import cuda, parity
 from docs.making.graph_bank import PICTURE, bank_that_ran
@@ -93,6 +94,13 @@ def test_what_the_gpu_script_cannot_run_is_one_line(tmp_path: Path) -> None:
     blind = run_on_gpu("machine", OUT=str(tmp_path), CUDA_VISIBLE_DEVICES="")
     assert (blind.returncode, blind.stderr.count("\n")) == (2, 1)
     assert "sees no GPU" in blind.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_record_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert record_of([str(tmp_path), "--json", str(tmp_path / "made.json")]) == 2
+    assert capsys.readouterr().err == f"error: folder: {tmp_path} has no output of run.sh\n"
+    assert not [*tmp_path.iterdir()]
 
 
 @slow

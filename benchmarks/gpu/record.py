@@ -1,6 +1,6 @@
 """The record of a run of ``run.sh``: what passed on which card, from the files that it left.
 
-python -m benchmarks.gpu.record build/gpu --json benchmarks/gpu/results/h200.json
+Started as ``python -m benchmarks.gpu.record build/gpu --json benchmarks/gpu/results/h200.json``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,22 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="what run.sh wrote: its OUT")
     parser.add_argument("--json", type=Path, required=True, help="the record")
     arguments = parser.parse_args(given)
+    if not list(arguments.folder.glob("*.txt")):
+        print(f"error: folder: {arguments.folder} has no output of run.sh", file=sys.stderr)
+        return 2
     text = json.dumps(record(arguments.folder), indent=1)
     write_atomically(arguments.json, text + "\n", field="--json")
     return 0
 
 
 def record(folder: Path) -> dict[str, Any]:
-    """What each part found; parts that did not run are left out."""
+    """What each part found; parts, and trainings, that did not run to their end are left out."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
     return {
         "machine": _MACHINE.findall(texts.get("machine", "")),
         "tests": {part: tests for part, text in texts.items() if (tests := dict(_tests(text)))},
         "attention": [_attention(path) for path in sorted(folder.glob("attention-*.json"))],
-        "training": [_training(path) for path in sorted(folder.glob("*-bank.jsonl"))],
+        "training": [_training(path) for path in sorted(folder.glob("*-bank.json"))],
         "sanitizer": re.findall(r"ERROR SUMMARY: .*", texts.get("sanitizer", "")),
     }
 
@@ -53,15 +57,16 @@ def _attention(path: Path) -> dict[str, Any]:
     return {**kept, **device, "max_abs_error": errors, "tolerance": found["tolerance"]}
 
 
-def _training(bank: Path) -> dict[str, Any]:
-    """Loss and gradient norm of each step by graphs, and whether they are those without."""
-    preset = bank.name.removesuffix("-bank.jsonl")
-    with_graphs = _series(bank)
-    summary = json.loads(bank.with_suffix(".json").read_text(encoding="utf-8"))
+def _training(path: Path) -> dict[str, Any]:
+    """Whether loss and gradient norm of each step by graphs are those without."""
+    preset = path.name.removesuffix("-bank.json")
+    with_graphs = _series(path.with_suffix(".jsonl"))
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    without = _series(path.with_name(f"{preset}-static.jsonl"))
     return {
         "preset": preset,
         "steps": len(with_graphs),
-        "same bits": with_graphs == _series(bank.with_name(f"{preset}-static.jsonl")),
+        "same bits": bool(with_graphs) and with_graphs == without,
         "first loss": summary["first_loss"],
         "last loss": summary["last_loss"],
         "scope": summary["graphs"]["scope"],

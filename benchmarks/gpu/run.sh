@@ -3,6 +3,8 @@
 #
 #   bash benchmarks/gpu/run.sh [PART...]      all parts without arguments; PARTS below lists them
 #
+# Paths are relative to the checkout.
+#
 # PYTHON  the Python to use, with torch, pytest, numpy and what pyproject.toml names (python3)
 # WHEELS  a folder of wheels that this Python lacks; they are installed into a temporary folder,
 #         without a network (none)
@@ -16,7 +18,7 @@ PYTHON=${PYTHON:-python3} OUT=${OUT:-build/gpu} LIMIT=${LIMIT:-3600} STEPS=${STE
 PARTS=(machine captures communication attention training graphs benchmark sanitizer smoke proofs)
 export PYTHONPATH=$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 if [ "${DEVICE:-gpu}" = cpu ]; then
-  ranks=(--backend gloo) alone=(--backend gloo) capture=tape bench=(--device cpu --rounds 2)
+  ranks=(--backend gloo) alone=(--backend gloo) capture=tape bench=(--device cpu)
 else
   ranks=(--backend nccl --share-gpus) alone=(--backend nccl) capture=cuda bench=()
 fi
@@ -44,6 +46,7 @@ communication() {
 # CP attention against a dense float64 reference.
 attention() {
   local failed=0 comm dtype levels
+  rm -f "$OUT"/attention-*.json # what an earlier run left is not a result of this one
   for comm in p2p all_gather a2a a2a+p2p; do
     levels=(--ranks 4)
     [ "$comm" = a2a+p2p ] && levels=(--hcp 2,2)
@@ -61,6 +64,7 @@ attention() {
 # Dynamic CP with groups of 1, 2 and 4 ranks: a bank of graphs against the same packs without.
 training() {
   local failed=0 preset way scope
+  rm -f "$OUT"/*-{static,bank}.json{,l}
   export CUBLAS_WORKSPACE_CONFIG=:4096:8 # else its bits depend on the stream, and graphs have another
   for preset in qwen3-tiny moonlight-tiny; do
     scope=layer
@@ -115,16 +119,6 @@ if [ "${1:-}" = --part ]; then
   "$2"
   exit
 fi
-mkdir -p "$OUT"
-OUT=$(cd "$OUT" && pwd)
-export PYTHON OUT LIMIT STEPS
-if [ -n "${WHEELS:-}" ]; then
-  site=$(mktemp -d)
-  trap 'rm -rf "$site"' EXIT
-  "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" \
-    "$WHEELS"/*.whl || exit
-  export PYTHONPATH=$PYTHONPATH:$site
-fi
 for part in "$@"; do
   [[ " ${PARTS[*]} " = *" $part "* ]] || {
     echo "error: $part: is no part; use any of: ${PARTS[*]}" >&2
@@ -137,7 +131,18 @@ if [ "${DEVICE:-gpu}" != cpu ]; then
     exit 2
   }
 fi
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+export PYTHON OUT LIMIT STEPS
+if [ -n "${WHEELS:-}" ]; then
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
+  "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" \
+    "$WHEELS"/*.whl || exit
+  export PYTHONPATH=$PYTHONPATH:$site
+fi
 failed=0
+: >"$OUT/summary.txt"
 for part in "${@:-${PARTS[@]}}"; do
   began=$SECONDS
   echo "== $part"

@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 from checks.skills.test_dynamic_training import MODEL, ROPE, RUN, SCRIPT
 from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.standins import state_space
 from ringproof.rehearsal.verdict.variant import NEEDS
 
 FUSED, NOT_FUSED = "", "--no-gradient-accumulation-fusion"
@@ -43,6 +45,28 @@ def test_without_apex_upstream_refuses_what_was_named(
         return
     assert outcome.failure.message.startswith("RuntimeError: ColumnParallelLinear was called with")
     assert "fused_weight_gradient_mlp_cuda" in outcome.failure.message
+
+
+def test_state_space_kernels_are_named_when_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    provided: dict[str, Any] = {}
+    monkeypatch.setattr(state_space, "provide", lambda name, **members: provided.update(members))
+    for scan in ("mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"):
+        monkeypatch.setattr(state_space, scan, named(scan))
+    used = set[str]()
+    state_space.install(used)
+    assert used == set()
+    provided["causal_conv1d_fn"](torch.ones(1, 2, 3), torch.ones(2, 2))
+    assert used == {"causal-conv1d"}
+    provided["mamba_split_conv1d_scan_combined"]()
+    assert used == {"causal-conv1d", "mamba-ssm"} <= NEEDS.keys()
+
+
+def named(name: str) -> Any:
+    def nothing() -> None:
+        pass
+
+    nothing.__name__ = name
+    return nothing
 
 
 def run(stage: Any, upstream: Upstream, given: str, faults: tuple[str, ...] = ()) -> Any:

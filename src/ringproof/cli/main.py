@@ -102,7 +102,7 @@ def _load(name: str) -> Any:
 def _leave_out_types_of_arguments(command: Any) -> None:
     """Let the help of a tree of commands list arguments without types: placeholders say them.
 
-    Typer shows them from 0.27 on.
+    Typer shows them from 0.29 on.
     """
     for part in getattr(command, "commands", {}).values():
         _leave_out_types_of_arguments(part)

@@ -6,9 +6,10 @@ a name and a line. Two views of the same program are searched: operations (:func
 which are the same on every device, and Python calls (:func:`why_call_refused`), because a copy to
 the host is not an operation on a CPU.
 
-A tensor that is made in the capture without ``device=`` would be on the host, and its use together
-with those of the device a copy. Not visible on a CPU are such tensors that were made before the
-capture, copies to pinned memory, ``.to(device)`` to the host where the device is in a variable,
+A tensor that is made in the capture without ``device=`` is taken to be on the host, and refused
+where it meets others, since that is a copy. (A device that ``torch.set_default_device`` has set
+before the capture is not known here.) Not visible on a CPU are such tensors that were made before
+the capture, copies to pinned memory, ``.to(device)`` to the host where the device is in a variable,
 streams and events, ``torch.cuda.synchronize()``, the device's own limits, transfers that the
 program never waits for, and kernels that are launched without torch's dispatcher. All memory is
 host memory here. So ``torch.tensor`` is refused wherever its result would go, and a tensor without
