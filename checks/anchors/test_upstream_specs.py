@@ -114,9 +114,10 @@ def test_what_is_no_file_is_not_found(make: object, path: str, tmp_path: Path) -
         make(tmp_path).read(path)
 
 
-def test_a_wheel_from_the_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", ["pip:demo-upstream==1.0", "demo-upstream==1.0"])
+def test_a_wheel_from_the_cache(spec: str, tmp_path: Path) -> None:
     digest = fill_cache(tmp_path)
-    tree = _open("pip:demo-upstream==1.0", tmp_path)
+    tree = _open(spec, tmp_path)
     assert tree.read("pkg/mod.py").decode() == SOURCES["pkg/mod.py"]
     assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
 

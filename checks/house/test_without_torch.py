@@ -31,6 +31,7 @@ TENSORS_BELOW = (
     "ringproof.rehearsal.library.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",
+    "ringproof.rehearsal.wheels.",
 )
 INTEGERS = (
     *(f"attention.{name}" for name in ("case", "heads", "names", "steps")),

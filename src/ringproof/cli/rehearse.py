@@ -38,7 +38,7 @@ EXAMPLE = (
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
-_CHECKOUT = "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION."
+_CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
 
 
 def set_option() -> Any:

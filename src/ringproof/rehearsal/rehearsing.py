@@ -25,6 +25,7 @@ from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
+from ringproof.upstream.sources import RELEASE
 
 Progress = Callable[[str, str], None]
 OPTIONS_SECONDS = 120.0
@@ -116,14 +117,14 @@ def find_script(launch: Launch, upstream: Upstream) -> str:
     parts = Path(launch.script).parts
     for start in range(len(parts)):
         candidate = Path(*parts[start:])
-        if not candidate.is_absolute() and (upstream.megatron / candidate).is_file():
+        if not candidate.is_absolute() and upstream.program(str(candidate)) is not None:
             return str(candidate)
     own = Path(launch.script)
     if own.is_file():
         return str(own.resolve())
     sentence = (
         f"{upstream.megatron_name} does not have the program {shown(launch.script)}; name a "
-        "checkout that has it (a wheel has no programs)"
+        "checkout that has it (for a wheel there is only pretrain_gpt.py, from 0.17 on)"
     )
     raise InputError("SCRIPT", sentence)
 
@@ -137,7 +138,7 @@ def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None
     text = request.against
     if not text:
         return None, None
-    if text.startswith(SPECS) or Path(text).is_dir():
+    if text.startswith(SPECS) or RELEASE.fullmatch(text) or Path(text).is_dir():
         return text, None
     name, equals, value = text.partition("=")
     if equals and re.fullmatch(r"(--)?[A-Za-z][A-Za-z0-9_-]*", name):
@@ -188,6 +189,7 @@ class _Runs:
             launch=launch,
             megatron=upstream.megatron_name,
             engine=upstream.engine_version,
+            mended=upstream.lacks,
             dtype=request.dtype,
             path=read_path(launch.arguments, (), finished=False),
             agreement=Agreement(None, "It did not start, so no reference was run."),
@@ -253,7 +255,7 @@ class _Runs:
         self._progress("import", f"{upstream.megatron_name} and Transformer Engine {engine}")
         function = "ringproof.rehearsal.rank.calling:known_options"
         program = calling(
-            upstream, function, str(upstream.megatron / script), dtype=self._request.dtype
+            upstream, function, str(upstream.program(script) or script), dtype=self._request.dtype
         )
         outcome = self._servers.run(program, script, folder, limit_seconds=OPTIONS_SECONDS)
         names = outcome.ranks[0].results if outcome.ranks else None

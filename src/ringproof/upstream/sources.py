@@ -25,9 +25,11 @@ from ringproof.upstream.tree import (
 FORMS = (
     "git:PATH@REF, fetched:OWNER/NAME@COMMIT, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
 )
-_PIN = re.compile(
-    r"(?P<package>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[0-9][A-Za-z0-9.!+_-]*)"
+RELEASE = re.compile(
+    r"(pip:)?(?P<package>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
+    r"==(?P<version>[0-9][A-Za-z0-9.!+_-]*)"
 )
+"""``PACKAGE==VERSION``, with or without ``pip:``."""
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 # A name or an id, with ~ and ^ for ancestors, without git's searches (":/text", "@{date}").
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#@=-]*([~^][0-9]*)*")
@@ -54,7 +56,8 @@ def open_tree(
     Raises:
         InputError: The spec has another form, or what it names is not available.
     """
-    kind, _, rest = spec.partition(":")
+    release = RELEASE.fullmatch(spec)
+    kind, _, rest = spec.partition(":") if release is None else ("pip", ":", spec)
     if kind == "fetched":
         match = FETCHED.fullmatch(rest)
         if match is None:
@@ -68,13 +71,12 @@ def open_tree(
             raise InputError("git", f"{shown(spec)} names no ref; write git:PATH@REF")
         return GitTree(path, ref, submodules=submodules, name=name)
     if kind == "pip":
-        match = _PIN.fullmatch(rest)
-        if match is None:
+        if release is None:
             raise InputError(
                 "pip", f"{shown(spec)} names no exact release; write pip:PACKAGE==VERSION"
             )
         try:
-            return Release(match["package"], match["version"]).open(cache, offline=offline)
+            return Release(release["package"], release["version"]).open(cache, offline=offline)
         except (UpstreamUnavailable, UpstreamError) as error:
             remedy = "check the network or fill the cache"
             raise InputError(

@@ -45,11 +45,11 @@ def script_of(upstream: Upstream, name: str) -> str | None:
 
     A package without training programs is driven by our own script through its library.
     """
-    if (upstream.megatron / name).is_file():
+    if upstream.program(name) is not None:
         return name
-    if name == HYBRID and (upstream.megatron / OLD_HYBRID).is_file():
+    if name == HYBRID and upstream.program(OLD_HYBRID) is not None:
         return OLD_HYBRID
-    return LIBRARY if name == GPT and not (upstream.megatron / GPT).is_file() else None
+    return LIBRARY if name == GPT else None
 
 
 def training(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 CALLING = str(Path(__file__).parents[1] / "rank" / "calling.py")
+WHEELS = Path(__file__).parents[1] / "wheels"
+"""Programs of ours in the place of those that wheels of Megatron lack."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,11 @@ class Upstream:
         megatron: Folder that holds ``megatron`` and, in a checkout, the training scripts.
         megatron_name: The version or commit, for people.
         engine: Folder that holds ``transformer_engine``.
-        helpers: Megatron's compiled dataset helpers, built outside the checkout; ``None`` where
-            the package brings its own.
+        helpers: Megatron's compiled dataset helpers, its own for this Python or built outside the
+            checkout; ``None`` where it has no source of them.
         extra: Further folders that are imported from, such as Megatron-Bridge's ``src``.
+        programs: Folder of ours with programs that Megatron's folder lacks; ``None`` for none.
+        lacks: What upstream's package lacks and the run mended, a sentence each.
     """
 
     megatron: Path
@@ -30,6 +34,13 @@ class Upstream:
     engine_version: str
     helpers: Path | None
     extra: tuple[Path, ...] = ()
+    programs: Path | None = None
+    lacks: tuple[str, ...] = ()
+
+    def program(self, name: str) -> Path | None:
+        """Return the file of a training program by its name, or ``None`` without one."""
+        folders = (self.megatron, *((self.programs,) if self.programs else ()))
+        return next((path for at in folders if (path := at / name).is_file()), None)
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -48,7 +59,7 @@ class Program:
     """One training program on some ranks.
 
     Attributes:
-        script: Name of the script in the Megatron folder, or a path to one.
+        script: Name of the script, as `Upstream.program` finds it, or a path to one.
         dtype: Dtype besides bfloat16 in which Transformer Engine's attention may run.
         faults: Planted defects, ``module:function`` each, called in every rank before the script.
         same_weights: Whether weights are drawn by their global place, so that every layout of
@@ -66,6 +77,11 @@ class Program:
     faults: tuple[str, ...] = ()
     same_weights: bool = True
     listens: bool = False
+
+    @property
+    def file(self) -> Path:
+        """The file of the script."""
+        return self.upstream.program(self.script) or Path(self.script)
 
 
 def calling(

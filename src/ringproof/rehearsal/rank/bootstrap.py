@@ -71,7 +71,7 @@ def prepare(upstream: Upstream, dtype: str, script: str = "") -> set[str]:
     if upstream.helpers is not None:
         dataset_helpers.install(upstream.helpers)
     if script:
-        runpy.run_path(str(upstream.megatron / script), run_name=PRELOADED)
+        runpy.run_path(str(upstream.program(script) or script), run_name=PRELOADED)
     return packages
 
 
@@ -129,7 +129,7 @@ def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bo
         sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots if program.listens else ():
             listener.listen(str(root))
-        runpy.run_path(str(program.upstream.megatron / program.script), run_name="__main__")
+        runpy.run_path(str(program.file), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
             error = describe(raised, program.upstream, "raised", rank)

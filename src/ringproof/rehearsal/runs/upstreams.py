@@ -18,10 +18,10 @@ from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
-from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.protocol.program import WHEELS, Upstream
 from ringproof.rehearsal.standins import dataset_helpers
 from ringproof.upstream.releases import download_wheels, examined, sha256_of
-from ringproof.upstream.sources import open_tree
+from ringproof.upstream.sources import RELEASE, open_tree
 from ringproof.upstream.tree import (
     PICTURES,
     UpstreamError,
@@ -34,7 +34,52 @@ ENGINE_PARTS = ("transformer_engine/", "transformer_engine-", "build_tools/")
 OLDEST_ENGINE = Version("2.9")
 
 
+TRAINING = "megatron/training/training.py"
+PROGRAM = "pretrain_gpt.py"
 REMEDY = "name the root of a checkout, git:PATH@REF, or a wheel"
+
+
+@dataclass(frozen=True)
+class _Lack:
+    """A file or folder that training needs and wheels of megatron-core do not have.
+
+    Attributes:
+        needed_by: Module that needs it, and a word in it, without which nothing does.
+    """
+
+    path: str
+    needed_by: tuple[str, str]
+    sentence: str
+
+    def matters(self, root: Path) -> bool:
+        """Whether training needs it in this Megatron, which does not have it."""
+        path, word = self.needed_by
+        module = root / path
+        return not (root / self.path).exists() and module.is_file() and word in module.read_text()
+
+
+LACKING = (
+    _Lack(
+        PROGRAM,
+        (TRAINING, "def pretrain"),
+        "The package has megatron.training and no program that calls it: a program of the "
+        "rehearsal's own ran in the place of pretrain_gpt.py.",
+    ),
+    _Lack(
+        "megatron/core/datasets/Makefile",
+        ("megatron/training/initialize.py", "compile_helpers"),
+        "A defect of the package: megatron.training runs make in megatron/core/datasets, and the "
+        "package has no Makefile there, so that no training starts from it. The rehearsal left "
+        "this step out.",
+    ),
+    _Lack(
+        "megatron/post_training",
+        (TRAINING, "has_modelopt_state"),
+        "A defect of the package: where nvidia-modelopt is installed, megatron.training imports "
+        "megatron.post_training, which the package does not have. The rehearsal ran as without "
+        "nvidia-modelopt.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +110,7 @@ def open_upstream(
     """Return folders of Megatron and Transformer Engine that ranks can import.
 
     Args:
-        megatron: A folder, a wheel, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
+        megatron: A folder, a wheel, ``git:PATH@REF`` or ``megatron-core==VERSION``.
         engine: A wheel, a folder, ``git:PATH@REF``, ``pip:transformer-engine==VERSION``; ``None``
             for the newest release on the package index.
         option: Option with which the user named Megatron, for messages.
@@ -75,11 +120,13 @@ def open_upstream(
     """
     root, name = open_megatron(megatron, cache=cache, offline=offline, option=option)
     engine_root, version = open_engine(engine, cache=cache, offline=offline)
-    helpers = None
-    source = root / dataset_helpers.SOURCE
-    if source.is_file() and not any(source.parent.glob("helpers_cpp.*.so")):
-        helpers = dataset_helpers.compiled(root, cache / "helpers")
-    return Upstream(root, name, engine_root, version, helpers)
+    helpers = dataset_helpers.find(root, cache / "helpers")
+    trains = (root / TRAINING).is_file()
+    wheel = trains and not (root / PROGRAM).is_file()
+    if not wheel:
+        return Upstream(root, name, engine_root, version, helpers)
+    lacks = tuple(one.sentence for one in LACKING if one.matters(root))
+    return Upstream(root, name, engine_root, version, helpers, programs=WHEELS, lacks=lacks)
 
 
 def open_megatron(
@@ -109,7 +156,7 @@ def _opened(
         raise InputError(option, f"the name is empty; {REMEDY}")
     if spec.endswith(".whl"):
         tree = _wheel(option, Path(spec), product.wheels)
-    elif ":" in spec.split("/")[0]:
+    elif ":" in spec.split("/")[0] or RELEASE.fullmatch(spec):
         try:
             tree = open_tree(spec, cache=cache, offline=offline)
         except InputError as error:

@@ -16,6 +16,28 @@ from ringproof.programs import program, run
 
 MODULE = "megatron.core.datasets.helpers_cpp"
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
+TRAINING = Path("megatron/training")
+
+
+def find(root: Path, cache: Path) -> Path | None:
+    """Return the helpers that a training loads from outside of its package, or ``None``.
+
+    They are compiled where Megatron has none for this Python: a wheel holds them for one Python
+    only. Its own are loaded in the same way where there is a training loop, which runs make else.
+
+    Raises:
+        InputError: They have to be compiled, and cannot be.
+    """
+    source = root / SOURCE
+    own = source.with_name(f"helpers_cpp{_suffix()}")
+    if own.is_file():
+        return own if (root / TRAINING).is_dir() else None
+    return compiled(root, cache) if source.is_file() else None
+
+
+def _suffix() -> str:
+    """End of the name of a compiled module of this Python."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def compiled(root: Path, cache: Path) -> Path:
@@ -25,9 +47,8 @@ def compiled(root: Path, cache: Path) -> Path:
         InputError: There is no compiler or no pybind11, or the source does not compile.
     """
     source = root / SOURCE
-    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    target = cache / f"helpers_cpp-{key}{suffix}"
+    target = cache / f"helpers_cpp-{key}{_suffix()}"
     if target.is_file():
         return target
     compiler = program("g++") or program("c++")

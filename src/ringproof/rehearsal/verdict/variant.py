@@ -62,6 +62,7 @@ class Variant:
         outcome: Result of the program; ``None`` where none was started.
         reference: Program without context parallelism; ``None`` where none was needed or made.
         refusal: Why the program did not run to its end; ``None`` where it did.
+        mended: What upstream's package lacks and the rehearsal mended, a sentence each.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Variant:
     reference: SmallProgram | None = None
     reference_outcome: Outcome | None = None
     refusal: StopReason | None = None
+    mended: tuple[str, ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -218,6 +220,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "path": {**asdict(path), "requested": requested},
         "races": [asdict(race) for race in variant.races],
         "needs": dict(variant.needs),
+        "mended": list(variant.mended),
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,

@@ -1,0 +1,1 @@
+"""Programs of ours for wheels of megatron-core, which hold the training loop and no program."""
