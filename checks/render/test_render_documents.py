@@ -83,6 +83,20 @@ def test_selection_and_order() -> None:
     assert "`switch`" not in of_main
 
 
+def test_a_name_of_the_card_stands_for_a_block() -> None:
+    data = changed((("blocks",), {"worst": "constraints only=heads"}))
+    whole = rendered(block("constraints only=heads"), data).content.decode()
+    assert rendered(block("worst"), data).content.decode() == whole.replace(
+        "constraints only=heads", "worst"
+    )
+    for text, says in (
+        ("worst only=product", "is not a key of worst"),
+        ("best", "is not a kind of block"),
+    ):
+        with pytest.raises(InputError, match=says):
+            rendered(block(text), data)
+
+
 PIECES = st.lists(
     st.one_of(
         st.text(alphabet=st.characters(blacklist_characters="<`~\r\n", codec="utf-8"), max_size=20),
@@ -227,4 +241,4 @@ def test_generated_blocks_of_our_skills_are_current(skill: str) -> None:
     blocks = [(item.path, made) for item in documents for made in item.blocks]
     stale = [(path, made.block.kind, difference(made)) for path, made in blocks if made.stale]
     assert stale == [], "run `ringproof render`"
-    assert "pitfalls" in {made.block.kind for _, made in blocks}
+    assert {"kinds", "worst"} <= {made.block.kind for _, made in blocks}

@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -476,6 +477,48 @@ def leave_tokenizers_out() -> None:
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = ModuleType(name)
     importlib.import_module("megatron.training.training")  # before the script, to be watched
+
+
+def broadcasts(_: None) -> list[list[list[int]]]:
+    """Return the bytes of each broadcast of a batch over the tensor parallel ranks of 0.16.1.
+
+    Returns:
+        For a hybrid and for an ordinary batch: those that the first rank sends, and those that
+        another one waits for.
+    """
+    leave_tokenizers_out()
+    row = torch.arange(8)
+    hybrid = {"tokens": row, "labels": row, "loss_mask": row.float(), "position_ids": row}
+    whole = {name: value[None] for name, value in hybrid.items()}
+    hybrid["local_cp_size"] = torch.tensor(2, dtype=torch.int32)  # as the schedule adds it
+    return [
+        [_broadcast(rank, given, batch) for rank in (0, 1)]
+        for given, batch in ((True, hybrid), (False, whole))
+    ]
+
+
+def _broadcast(rank: int, hybrid: bool, batch: dict[str, torch.Tensor]) -> list[int]:
+    """Let one tensor parallel rank hand on or wait for a batch, without the other one."""
+    utils: Any = importlib.import_module("megatron.training.utils")
+    utils.get_args = lambda: SimpleNamespace(
+        hybrid_context_parallel=hybrid, pipeline_model_parallel_size=1, micro_batch_size=1,
+        seq_length=8, create_attention_mask_in_dataloader=False, sft=False,
+    )  # fmt: skip
+    utils.mpu = SimpleNamespace(
+        get_tensor_model_parallel_rank=lambda: rank,
+        get_tensor_model_parallel_src_rank=lambda: 0,
+        get_tensor_model_parallel_group=lambda: None,
+    )
+    sizes, lengths = [], iter((8,))
+
+    def broadcast(item: torch.Tensor, *_: Any, **__: Any) -> None:
+        sizes.append(item.nbytes)
+        if rank and item.numel() == 1 and item.dim() == 0:  # a length: the row, then no boundaries
+            item.fill_(next(lengths, 0) if hybrid else 0)
+
+    with patch.object(dist, "broadcast", broadcast):
+        utils.get_batch_on_this_tp_rank(iter((batch,)) if rank == 0 else None)
+    return sizes
 
 
 def count_sizes() -> None:

@@ -46,7 +46,8 @@ class Case:
             everywhere`` (with the ranks and the data in that order).
         inner: Ranks of the first level.
         padded: Sequence lengths with padding; empty for none.
-        says_padded: ``pad_between_seqs``; only used for packed batches.
+        says_padded: ``pad_between_seqs``, only used for packed batches; ``None`` leaves it to
+            Transformer Engine.
         packed: Whether the layout is ``thd``.
         window: Keys to the left that a query sees; -1 for all.
         cut: ``zigzag`` or ``contiguous``.
@@ -60,7 +61,7 @@ class Case:
     kv_heads: int = 4
     lengths: tuple[int, ...] = (64,)
     padded: tuple[int, ...] = ()
-    says_padded: bool = True
+    says_padded: bool | None = True
     packed: bool = False
     causal: bool = True
     window: int = -1
@@ -249,7 +250,7 @@ def _upstream(case: Case, *local: torch.Tensor) -> torch.Tensor:
         cu_seqlens_kv_padded=padded,
         max_seqlen_q=max(case.slots),
         max_seqlen_kv=max(case.slots),
-        pad_between_seqs=case.says_padded and case.padded != (),
+        pad_between_seqs=case.says_padded if case.padded else False,
     )
 
 

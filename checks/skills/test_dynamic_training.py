@@ -14,6 +14,7 @@ from ringproof.rehearsal.protocol.program import Program
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
 SCRIPT = "pretrain_gpt.py"
+CASES = "checks.skills.dynamic_cases"
 ROUNDING = 1e-6  # relative, of float32 losses over three steps
 NORMS = 1e-5  # relative, of gradient norms, whose sums are longer
 MODEL = """--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 256
@@ -72,7 +73,7 @@ def old(train):
     """Megatron-LM 0.16.1 on two ranks."""
 
     def run(*options, **more):
-        faults = ("checks.skills.dynamic_cases:leave_tokenizers_out",)
+        faults = (f"{CASES}:leave_tokenizers_out",)
         return train("megatron-lm-release", 2, *options, faults=faults, preload="", **more)
 
     return run
@@ -174,6 +175,16 @@ def test_the_release_trains_and_fails_to_evaluate(old):
         assert "hybrid_cp_schedule.py" in outcome.failure.place, "in the first evaluation"
 
 
+@pytest.mark.slow
+def test_tensor_parallel_ranks_of_the_release_expect_another_size(stage, upstream_of):
+    """The first rank sends a count of 8 bytes where the others wait for a CP size of 4."""
+    release = upstream_of("megatron-lm-release")
+    hybrid, static = stage.call(f"{CASES}:broadcasts", 1, None, upstream=release)[0]
+    sent, awaited = hybrid
+    assert next(pair for pair in zip(sent, awaited, strict=False) if len({*pair}) > 1) == (8, 4)
+    assert static[0] == static[1], "a batch of fixed length"
+
+
 def test_no_evaluation_is_refused_up_to_0_19(train):
     outcome = train(OTHERS[0], 2, ROPE, HYBRID, UNCHECKED, "--eval-iters 0")
     assert said(outcome) == "AssertionError: no sample to consume: 0"
@@ -242,6 +253,28 @@ def test_the_old_name_is_not_dynamic_on_dev(dev, one):
 def test_data_without_lengths_is_a_key_error_on_dev(dev):
     outcome = dev(2, "--dynamic-context-parallel --max-seqlen-per-dp-cp-rank 128")
     assert said(outcome) == "KeyError: 'cu_seqlens'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "comm"),
+    [
+        ("megatron-lm-dev", "a2a"),
+        ("megatron-lm-dev", "all_gather"),
+        ("megatron-lm-pr5618", "a2a"),
+        ("megatron-lm-pr6479", "a2a"),
+    ],
+)
+def test_a_static_size_of_one_ignores_the_communication_type(train, version, comm):
+    def types(size):
+        options = f"{DYNAMIC} 128 --cp-comm-type {comm} --context-parallel-size {size}"
+        outcome = train(version, 2, ROPE, options)
+        assert outcome.failure is None
+        shared = [call for rank in outcome.ranks for call in rank.attention if call.size > 1]
+        return {call.comm_type for call in shared}
+
+    assert types(1) == {"p2p"}
+    assert types(2) == {comm}
 
 
 def test_two_levels_pass_the_arguments_of_dev_and_fail_in_attention(dev):

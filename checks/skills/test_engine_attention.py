@@ -12,6 +12,8 @@ import re
 import pytest
 from packaging.version import Version
 
+from checks.conftest import ENGINES
+
 ATTENTION = "transformer_engine/pytorch/attention/dot_product_attention"
 CALL = "checks.skills.engine_cases:attend"
 EXACT = 1e-12  # float64
@@ -24,6 +26,8 @@ LEVELS = {"comm": "a2a+p2p", "groups": "levels"}
 ALONE = {"packed": True, "lengths": [24, 40, 8]}
 PADDED = {"packed": True, "lengths": [21, 33, 5], "padded": [24, 40, 8]}
 UNSAID = {**PADDED, "says_padded": False}
+AT_THE_END = {"packed": True, "lengths": [24, 40, 5], "padded": [24, 40, 8]}
+LEFT_TO_IT = {**AT_THE_END, "says_padded": None}
 PACKS = (", packed", ", padded")
 COMMS = ("p2p", "a2a", "all_gather", "a2a+p2p")
 
@@ -37,6 +41,9 @@ FOUR = {
     **{f"{comm}, packed": of_type(comm, **ALONE) for comm in COMMS},
     **{f"{comm}, padded": of_type(comm, **PADDED) for comm in COMMS},
     **{f"{comm}, unsaid": of_type(comm, **UNSAID) for comm in COMMS},
+    **{f"{comm}, end": of_type(comm, **AT_THE_END) for comm in ("p2p", "a2a")},
+    **{f"{comm}, end, not said": of_type(comm, **LEFT_TO_IT) for comm in ("p2p", "a2a")},
+    "p2p, padded, not said": of_type("p2p", **{**PADDED, "says_padded": None}),
     **{f"{comm}, window": of_type(comm, window=8) for comm in COMMS},
     **{f"{comm}, window, direct": of_type(comm, window=8, direct=True) for comm in COMMS},
     **{f"{comm}, 8/1 heads, direct": of_type(comm, kv_heads=1, direct=True) for comm in COMMS},
@@ -295,6 +302,35 @@ def test_every_version_refuses_and_mistakes_the_same(released):
     assert found["a2a+p2p, 6/6 heads"]["error"] < 1e-5
     assert "does not support sliding window" in found["a2a+p2p, window, direct"]["raised"]
     assert found["a2a+p2p, 8/1 heads, direct"]["place"] == "flash_attn_a2a_communicate"
+
+
+SEES_THE_LAST = Version("2.18")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "te_wheel",
+    [one for one in ENGINES if one.version in ("2.13.0", "2.17.1", "2.18.0")],
+    indirect=True,
+    ids=lambda one: one.version,
+)
+def test_padding_after_the_last_sequence_is_not_seen_before_2_18(te_wheel, released):
+    """Where the caller does not say whether there is padding, as Bridge does not."""
+    names = ("p2p, end", "p2p, end, not said", "p2p, padded, not said", "a2a, end, not said")
+    found = released({name: FOUR[name] for name in names})
+    assert found["p2p, end"]["error"] < 1e-5
+    assert found["a2a, end, not said"]["error"] < 1e-5
+    assert found["p2p, padded, not said"]["error"] < 1e-5, "after another sequence it is seen"
+    if te_wheel.version < SEES_THE_LAST:
+        assert silently_wrong(found["p2p, end, not said"])
+    else:
+        assert found["p2p, end, not said"]["error"] < 1e-5
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a"])
+def test_padding_after_the_last_sequence_is_seen(four, comm):
+    assert exact(four[f"{comm}, end, not said"])
+    assert exact(four[f"{comm}, end"])
 
 
 LOGGED_FROM = {"cp_size": "2.15", "cuda_graph": "2.10"}

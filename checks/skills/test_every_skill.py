@@ -37,9 +37,19 @@ def card_of(skill: Path) -> Card:
 
 def test_a_skill_is_within_its_budget(skill):
     body = text_of(skill).split("\n---\n", 1)[1]
-    assert len(body.split()) <= MAX_WORDS
+    assert len(text_of(skill).split()) <= MAX_WORDS, "frontmatter included"
     assert "..." not in re.sub(r"`[^`\n]+`", "", body), "commands are whole"
     assert sum(part.stat().st_size for part in (skill, *skill.rglob("*"))) < MAX_BYTES
+
+
+def test_a_skill_carries_its_licence(skill):
+    """Copied alone, too; its evals are left out by `ringproof skills install`."""
+    assert (skill / "LICENSE").read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
+
+
+def test_a_skill_names_no_address_that_is_not_set(skill):
+    texts = [path.read_text() for path in skill.rglob("*.md")]
+    assert [text for text in texts if "OWNER" in text] == []
 
 
 def test_packages_of_the_card_are_the_releases_asked_for(skill):

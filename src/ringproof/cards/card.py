@@ -417,6 +417,8 @@ class Card(CardModel):
     """What it is, in a few sentences."""
     validated_on: Day
     """The day on which the statements were last looked at: YYYY-MM-DD."""
+    newest_commit: Day | None = None
+    """The day of the newest commit among the upstreams: YYYY-MM-DD."""
     upstreams: Mapping[Identifier, Upstream]
     """The code that anchors point into, by a name of your choice."""
     lines: tuple[UpstreamLine, ...] = ()
@@ -446,5 +448,7 @@ class Card(CardModel):
     """Commands, and what their success looks like."""
     claims: tuple[Claim, ...] = ()
     """All other statements."""
+    blocks: Mapping[Identifier, Line] = Field(default_factory=dict)
+    """Name -> ``KIND key=value``: generated blocks that documents ask for by this name."""
     version_matrix: tuple[VersionRow, ...] = ()
     """Table with a row per entry and a column per upstream version."""

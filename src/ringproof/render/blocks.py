@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -127,6 +127,20 @@ def find_blocks(text: str, file: str) -> tuple[GeneratedBlock, ...]:
     except ValueError as error:
         raise InputError(file, "the file cannot be parsed as Markdown; simplify it") from error
     return tuple(_paired(_markers(tokens, body), file))
+
+
+def named(block: GeneratedBlock, names: Mapping[str, str]) -> GeneratedBlock:
+    """Return the block that a name of the card stands for; others are returned as they are.
+
+    Raises:
+        InputError: The block has options beside the name, or the card's text is not ``KIND
+            key=value``.
+    """
+    if block.kind not in names:
+        return block
+    block.refuse_others(())
+    kind, options = _content(names[block.kind], f"{block.file}:{block.begin + 1}")
+    return replace(block, kind=kind, options=options)
 
 
 def _markers(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[_Marker]:

@@ -135,8 +135,10 @@ def _files(card: Card, items: Sequence[Anchor]) -> SafeMarkdown:
 
 
 def _dated_lines(request: BlockRequest) -> SafeMarkdown:
-    """Return the lines of upstream as a table, with the day on which they were looked at."""
-    return fill("lines.md.j2", table=_listing(request), day=request.card.validated_on)
+    """Return the lines of upstream as a table, with the day of the code, or of the last look."""
+    card = request.card
+    newest, day = card.newest_commit, card.validated_on
+    return fill("lines.md.j2", table=_listing(request), newest=newest, day=day)
 
 
 def _version_matrix(request: BlockRequest) -> SafeMarkdown:

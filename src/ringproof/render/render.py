@@ -16,7 +16,7 @@ from ringproof.errors import InputError
 from ringproof.files import read_input, walk_files
 from ringproof.markdown import LINE_END
 from ringproof.prove.evidence import about_upstream
-from ringproof.render.blocks import GeneratedBlock, find_blocks
+from ringproof.render.blocks import GeneratedBlock, find_blocks, named
 from ringproof.render.kinds import BlockRequest
 
 MAX_BYTES = 1_000_000
@@ -106,7 +106,7 @@ def render_document(
             block,
             tuple(lines[block.begin + 1 : block.end]),
             # Markdown needs an empty line at each end.
-            ("", *BlockRequest(card, lock, block, about).lines(), ""),
+            ("", *BlockRequest(card, lock, named(block, card.blocks), about).lines(), ""),
         )
         for block in found
     )
