@@ -30,8 +30,8 @@ def render(options: RenderCommand) -> None:
     """Fill the generated blocks of skills from card.yaml and anchors.lock.
 
     A block stands between `ringproof:begin KIND` and `ringproof:end` comments; KIND may also be a
-    name of the card's `blocks`. Exit code 1: with
-    --check, a block does not say what the card says. Example: ringproof render --check
+    name of the card's `blocks`. Exit code 1: with --check, a block does not say what the card
+    says. Example: ringproof render --check
     """
     check, paths = options.check, find_cards(options.folder, options.skills)
     rendered = {skill: render_skill(path, options.folder / skill) for skill, path in paths.items()}
