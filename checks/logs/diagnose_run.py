@@ -15,13 +15,45 @@ GROUP = "DYNAMIC_DP_CP_GROUP_4"
 
 @dataclass(frozen=True)
 class Case:
-    """An exception and the symptom that the index should find in it."""
+    """An exception and the symptom that the index should find in it.
+
+    Attributes:
+        dynamic: Whether the run uses Dynamic CP and CUDA graphs.
+    """
 
     symptom: str
     error: str
     message: str
     functions: tuple[str, ...] = ("train_step",)
     code: str = "call(value)"
+    dynamic: bool = True
+
+    @property
+    def setup(self) -> list[str]:
+        """Lines of the configuration of such a run."""
+        return SETUP if self.dynamic else []
+
+    @property
+    def group(self) -> str:
+        """Group in which the other ranks of such a run wait."""
+        return GROUP if self.dynamic else "DATA_PARALLEL_GROUP"
+
+
+SETUP = [
+    "  dynamic_context_parallel ........................ True",
+    "  cuda_graph_impl ................................. transformer_engine",
+]
+
+
+def general(
+    symptom: str,
+    error: str,
+    message: str,
+    functions: tuple[str, ...] = ("train_step",),
+    code: str = "call(value)",
+) -> Case:
+    """Return a case of a run with static CP and without graphs."""
+    return Case(symptom, error, message, functions, code, dynamic=False)
 
 
 # fmt: off
@@ -185,6 +217,92 @@ CASES = (
     Case("nan-result", "RuntimeError",
          "Rank 3, node n, device 3, iteration 5: Unexpected result nan (message='found NaN in "
          "local'"),
+    general("packing-micro-batch", "AssertionError", "micro-batch-size must be 1 for packing"),
+    general("empty-data", "AssertionError", "no sample to consume: 0"),
+    general("mamba-heads-static", "AssertionError",
+            "nheads must be evenly divisible by tp_size * cp_size"),
+    general("packed-generic-cut", "IndexError", "tuple index out of range",
+            ("data_step", "get_batch_on_this_cp_rank"), "val.shape[seq_dim] // (2 * cp_size),"),
+    general("cp-length", "RuntimeError", "shape '[1, 8, 100]' is invalid for input of size 805",
+            ("evaluate", "get_batch_on_this_cp_rank"), "val = val.view("),
+    general("packed-members", "AssertionError",
+            "sub-sequence 3 is not a multiple of 2 * cp_size = 8"),
+    general("empty-shard", "RuntimeError",
+            "The expanded size of the tensor (4) must match the existing size (1) at "
+            "non-singleton dimension 0.  Target sizes: [4].  Tensor sizes: [1]",
+            ("forward", "preprocess_packed_seqs")),
+    general("packed-mask", "IndexError",
+            "Dimension out of range (expected to be in range of [-1, 0], but got 1)",
+            ("get_batch", "_partition_packed_batch_for_cp")),
+    general("packed-micro-batch", "RuntimeError",
+            "a Tensor with 2 elements cannot be converted to Scalar",
+            ("evaluate", "get_packed_seq_params"), "end = cu_seqlens_argmin.item()"),
+    general("dsv4-boundary", "RuntimeError",
+            "DSv4 THD CP path requires boundary_hidden and boundary_kv from the exchange"),
+    general("no-gradient", "AssertionError", "", ("zero_grad_buffer", "reset"),
+            "assert len(self.per_param_grad_ready_counts) == len(self.params)"),
+    general("cudnn-combination", "RuntimeError",
+            "/opt/te/common/fused_attn/fused_attn.cpp:467 in function nvte_fused_attn_fwd: Invalid "
+            "combination of data type and sequence length for fused attention. "),
+    general("cudnn-execution", "RuntimeError",
+            "/opt/te/x.cu:890 in function operator(): cuDNN Error: execute failed with code: "
+            "CUDNN_STATUS_EXECUTION_FAILED, and message: err 700.", ("backward", "fused_attn_bwd")),
+    general("cudnn-support", "RuntimeError",
+            "cuDNN Error: [cudnn_frontend] Error: No valid execution plans built. "
+            "CUDNN_STATUS_NOT_SUPPORTED"),
+    general("failed-capture", "torch.AcceleratorError",
+            "CUDA error: operation not permitted on an event last recorded in a capturing stream",
+            ("__call__", "_maybe_dtoh_and_synchronize")),
+    *(
+        general("capture-refused", "torch.AcceleratorError", f"CUDA error: {text}")
+        for text in (
+            "operation not permitted when stream is capturing",
+            "operation failed due to a previous error during capture",
+            "capturing stream has unjoined work",
+            "dependency created on uncaptured work in another stream",
+            "operation would make the legacy stream depend on a capturing blocking stream",
+            "operation not permitted on an event last recorded in a capturing stream",
+        )
+    ),
+    general("hooks-in-graph", "RuntimeError",
+            "Modules must not have hooks registered at the time they are passed. However, "),
+    general("generator-in-graph", "RuntimeError",
+            "Attempt to increase offset for a CUDA generator not in capture mode."),
+    general("graph-arguments", "AssertionError", "CUDA graph accepts only Tensor inputs."),
+    general("graph-memory", "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 1 GiB",
+            ("create_cudagraphs", "make_graphed_callables")),
+    general("no-attention-backend", "ValueError",
+            "No dot product attention backend is available for the provided inputs."),
+    general("illegal-memory-access", "torch.AcceleratorError",
+            "CUDA error: an illegal memory access was encountered"),
+    general("hardware", "torch.AcceleratorError",
+            "CUDA error: uncorrectable ECC error encountered"),
+    general("host-memory", "ray.exceptions.OutOfMemoryError",
+            "Task was killed due to the node running low on memory."),
+    general("host-memory", "OSError", "[Errno 12] Cannot allocate memory"),
+    general("shared-memory", "RuntimeError",
+            "unable to open shared memory object </torch_7_1> in read-write mode"),
+    general("disk-full", "OSError", "[Errno 28] No space left on device"),
+    general("loader-killed", "RuntimeError",
+            "DataLoader worker (pid 77) is killed by signal: Killed. "),
+    general("duplicate-gpu", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, invalid usage (run with NCCL_DEBUG=WARN for details)\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+            "Last error:\nDuplicate GPU detected : rank 3 and rank 2 both on CUDA device 1b000"),
+    general("nccl-memory", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, internal error - please report this issue\n"
+            "ncclInternalError: Internal check failed.\nLast error:\n"
+            "Failed to CUDA calloc async 1920 bytes"),
+    general("nccl-usage", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, invalid argument\nncclInvalidArgument: Invalid value"),
+    general("nccl-system", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, unhandled system error\nncclSystemError: System call failed"),
+    general("nccl-internal", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, internal error\nncclInternalError: Internal check failed."),
+    general("no-kernel", "torch.AcceleratorError",
+            "CUDA error: no kernel image is available for execution on the device"),
+    general("nan-found", "RuntimeError",
+            "Rank 3, node n, device 3, iteration 5: Unexpected result nan (message='found NaN in"),
 )
 # fmt: on
 
@@ -197,7 +315,7 @@ def traceback(case: Case) -> list[str]:
         for line in (f'  File "/opt/code/{name}.py", line {number}, in {name}', f"    {case.code}")
     ]
     said = f"{case.error}: {case.message}" if case.message else case.error
-    return ["Traceback (most recent call last):", *frames, said]
+    return ["Traceback (most recent call last):", *frames, *said.split("\n")]
 
 
 def progress(first: int, last: int) -> list[str]:
@@ -229,11 +347,12 @@ def lost_peer() -> list[str]:
 
 def files(folder: Path, case: Case, layout: str, rank: int = 3) -> list[str]:
     """Write the logs of a run in which one rank fails and the others wait or lose their peer."""
-    lines = {other: progress(1, 3) if other == RANKS - 1 else [] for other in range(RANKS)}
+    last = [*progress(1, 3), *case.setup]
+    lines = {other: last if other == RANKS - 1 else [] for other in range(RANKS)}
     lines[rank] += traceback(case)
     for other in range(RANKS):
         if other != rank:
-            lines[other] += lost_peer() if other % 2 else [watchdog(other)]
+            lines[other] += lost_peer() if other % 2 else [watchdog(other, group=case.group)]
     return write(folder, lines, layout)
 
 

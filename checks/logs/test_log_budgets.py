@@ -33,7 +33,7 @@ def test_of_many_errors_without_traceback_only_the_first_are_looked_at(
     assert cause(read(tmp_path, [*many, *traceback(UNKNOWN)]))[0] == "mycode.BadError"
     assert len(looked) < 50_000, "the lines of the first block, and the traceback"
     alone = "  what():  CUDA error: an illegal memory access was encountered"
-    assert cause(read(tmp_path, [*many, alone]))[0] == "illegal-access"
+    assert cause(read(tmp_path, [*many, alone]))[0] == "illegal-memory-access"
 
 
 def test_a_report_does_not_name_every_rank_of_absurd_groups(tmp_path: Path) -> None:

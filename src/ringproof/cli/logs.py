@@ -101,11 +101,12 @@ def diagnose(
 ) -> None:
     """Find the first cause of a failure in the logs of all ranks, and the pitfall that explains it.
 
-    Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
+    Exit code 1: something was found, or lines that look like errors were not understood; 0: nothing
+    was; 2: a log cannot be read.
     """
     diagnosis = diagnose_logs(files, stdin=_stdin())
     data, lines = diagnosis_output.as_json(diagnosis), diagnosis_output.as_text(diagnosis)
-    _show(data, lines, json_path, good=not diagnosis.found)
+    _show(data, lines, json_path, good=not (diagnosis.found or diagnosis.unread))
 
 
 def _show(

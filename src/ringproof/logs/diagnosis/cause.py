@@ -9,69 +9,33 @@ have one, then the order in the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
+from ringproof.logs.diagnosis.facts import RunFacts
+from ringproof.logs.diagnosis.hangs import hang_findings
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
+from ringproof.logs.diagnosis.restart import Restart, restart_advice
+from ringproof.logs.diagnosis.shared import KINDS, SharedError
 from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
+from ringproof.logs.diagnosis.waits import MOST_WAITS
 from ringproof.logs.lines import OpenLog, opened
 from ringproof.logs.parsing import EngineLine, RunSetup, engine_text
 from ringproof.logs.training.curves import CurveFinding
 
 MOST_FINDINGS = 500
 MOST_SEEN = 4096
-MOST_EVIDENCE = 3
 _MOST_LINES = 8
 HIERARCHICAL = "a2a+p2p"
+_SAID_ALONE = ("C++ exception",)  # errors that one line shows, and nobody quotes
+_NUMBERS = re.compile(r"\d+")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
-_ORDER = ("exception", "nan", "hang", "follow-up")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
 _RECOVERS = 10  # iterations without NaN after which one is past
-
-
-@dataclass
-class SharedError:
-    """Errors of one kind on any number of ranks.
-
-    Attributes:
-        symptom: Entry of the index, or ``None`` for an error that it does not know.
-        who: Ranks that have it; ``waits`` are the ranks by what they wait in, for timeouts.
-    """
-
-    symptom: Symptom | None
-    evidence: list[RankError] = field(default_factory=list)
-    who: set[str] = field(default_factory=set)
-    waits: dict[str, set[str]] = field(default_factory=dict)
-    count: int = 0
-    last: RankError | None = None
-
-    @property
-    def first(self) -> RankError:
-        """The first of its errors."""
-        return self.evidence[0]
-
-    @property
-    def kind(self) -> str:
-        """Kind, with all that stops a rank by itself as ``exception``."""
-        kind = self.symptom.kind if self.symptom else "exception"
-        return kind if kind in _ORDER else "exception"
-
-    def add(self, event: RankError) -> None:
-        """Take an error; those with a traceback are better evidence than those without."""
-        if self.evidence and self.first.weak and not event.weak:
-            self.evidence.clear()
-        alike = not self.evidence or self.first.weak == event.weak
-        if len(self.evidence) < MOST_EVIDENCE and alike:
-            self.evidence.append(event)
-        self.count += 1
-        self.last = event
-        self.who.add(event.who)
-        if event.error == TIMEOUT:
-            self.waits.setdefault(event.message, set()).add(event.who)
 
 
 @dataclass(frozen=True)
@@ -90,6 +54,9 @@ class Diagnosis:
         hang: What the first of these groups suggests.
         curves: What is conspicuous in the curves of loss and gradient norm.
         logs, dumps, lines: Number of files of each kind, and of lines in logs.
+        unread: The first lines that look like errors and explain nothing, ``unread_lines`` their
+            number.
+        restart: Whether the same launch can be expected to get further.
     """
 
     cause: SharedError | None
@@ -107,6 +74,9 @@ class Diagnosis:
     dumps: int
     lines: int
     notes: tuple[str, ...]
+    unread: tuple[RankError, ...]
+    unread_lines: int
+    restart: Restart
 
     @property
     def found(self) -> bool:
@@ -151,6 +121,10 @@ class ErrorTable:
         self._unknown: dict[str, tuple[str, ...]] = {}  # the last unknown exception of each rank
         self._curves: dict[CurveFinding, None] = {}  # logs of several ranks may show the same
         self._known = lru_cache(MOST_SEEN)(self._identified)
+        self._facts = RunFacts()
+        self._waits: list[RankError] = []
+        self._unread: list[RankError] = []  # the last ones of each file
+        self._unread_lines: dict[str, int] = {}
 
     def read(self, log: OpenLog) -> None:
         """Read a dump, or a log and what it says of errors, the configuration and attention."""
@@ -163,7 +137,8 @@ class ErrorTable:
                 self._notes.append(f"{log.path}: {another}")
             self._dumps[rank] = dump
             return
-        reader = LogReader(log.path, filter(None, chain((first,), blocks)), self._setup)
+        blocks = self._facts.noted(filter(None, chain((first,), blocks)))
+        reader = LogReader(log.path, blocks, self._setup)
         self._files.append(log.path)
         for error in reader.errors():
             self.add(error)
@@ -180,39 +155,68 @@ class ErrorTable:
             self._roots.add(event.who)
             if not event.error.startswith("exit code -"):
                 return
-        symptom, key = self._known(event.error, event.message, event.functions, event.code)
-        if symptom is None and (event.weak or _WORKER.match(event.message)):
+        if event.wait is not None:
+            self._facts.note_group(event.wait.group)
+            if len(self._waits) < MOST_WAITS:
+                self._waits.append(event)
+            return
+        # A flood of errors without a traceback differs in its numbers, which say nothing there.
+        message = _NUMBERS.sub("1", event.message) if event.weak else event.message
+        symptoms, key = self._known(event.error, message, event.functions, event.code)
+        quoted = event.weak and event.error not in _SAID_ALONE
+        if not symptoms and (quoted or _WORKER.match(event.message)):
+            self._leave(event)
             return
         before = self._unknown.pop(event.who, key)
         handled = self._findings.get(before)
         if event.after and before != key and handled and handled.who == {event.who}:
             del self._findings[before]  # the code that handled it raised this one
-        if symptom is None:
+        if not symptoms:
             self._unknown[event.who] = key
         if key in self._findings or len(self._findings) < MOST_FINDINGS:
-            self._findings.setdefault(key, SharedError(symptom)).add(event)
+            self._findings.setdefault(key, SharedError(None, candidates=symptoms)).add(event)
+
+    def _leave(self, event: RankError) -> None:
+        """Count a line that looks like an error and explains nothing."""
+        self._unread_lines[event.file] = self._unread_lines.get(event.file, 0) + 1
+        self._unread = [*self._unread[-_MOST_LINES:], event]
 
     def _identified(
         self, error: str, message: str, functions: tuple[str, ...], code: str
-    ) -> tuple[Symptom | None, tuple[str, ...]]:
-        """Return the symptom that an error is, and what errors of its kind have in common."""
-        symptom = self._index.find(error, message, functions, code)
-        if symptom is not None:
-            return symptom, (symptom.id,)
+    ) -> tuple[tuple[Symptom, ...], tuple[str, ...]]:
+        """Return the symptoms that an error can be, and what errors of its kind have in common."""
+        self._facts.note_error(message, functions)
+        symptoms = self._index.candidates(error, message, functions, code)
+        if symptoms:
+            return symptoms, tuple(one.id for one in symptoms)
         said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])
-        return None, ("?", error, said, *functions[-1:])
+        return (), ("?", error, said, *functions[-1:])
+
+    def _all(self) -> list[SharedError]:
+        """Return all kinds of errors, each with the symptom that the facts of the run allow."""
+        told = self._setup.configuration
+        self._facts.note_setup(self._setup)
+        world = told.world_size or 0
+        hangs = hang_findings(self._waits, self._index, world, self._facts.busy)
+        found = [*self._findings.values(), *hangs]
+        for one in found:
+            one.symptom = next(
+                (symptom for symptom in one.candidates if self._facts.allow(symptom.needs)), None
+            )
+        return [one for one in found if one.symptom or not _quoted(one)]
 
     def judge(self) -> Diagnosis:
         """Return the first cause and what follows from it."""
-        found = list(self._findings.values())
+        found = self._all()
         earlier = [one for one in found if self._went_on(one)]
         live = [one for one in found if one not in earlier]
         causes = [one for one in live if one.kind == "exception"]
         strong = [one for one in causes if not one.first.weak and one.first.error != CUT]
         ordered = self._ordered(strong or causes)
-        rest = [one for kind in _ORDER[1:] for one in live if one.kind == kind]
+        rest = [one for kind in KINDS[1:] for one in live if one.kind == kind]
         if not ordered:
             ordered = [one for one in rest if one.kind != "follow-up"][:1]
+        unread = [one for one in self._unread if not self._passed(one, _GOES_ON)]
         if len(self._findings) == MOST_FINDINGS:
             self._notes.append(f"later kinds of errors than the first {MOST_FINDINGS} are left out")
         stuck = stuck_groups(self._dumps)
@@ -222,7 +226,7 @@ class ErrorTable:
             follow_ups=tuple(one for one in rest if one not in ordered),
             earlier=tuple(one for one in earlier if not one.first.weak),
             silent=tuple(self._silent()),
-            missing=tuple(self._missing(ordered[0])) if ordered else (),
+            missing=ordered[0].absent if ordered else (),
             engine=engine_text(self._setup.engine),
             engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
             stuck=tuple(stuck),
@@ -232,15 +236,21 @@ class ErrorTable:
             dumps=len(self._dumps),
             lines=self._lines,
             notes=tuple(self._notes),
+            unread=tuple(unread),
+            unread_lines=sum(self._unread_lines[file] for file in {one.file for one in unread}),
+            restart=restart_advice(ordered[0] if ordered else None, rest),
         )
 
     def _went_on(self, finding: SharedError) -> bool:
         """Whether training went on after the last of these errors."""
-        last = finding.last or finding.first
+        margin = _RECOVERS if finding.kind == "nan" else _GOES_ON
+        return self._passed(finding.last or finding.first, margin)
+
+    def _passed(self, last: RankError, margin: int) -> bool:
+        """Whether a file shows some iterations after an error."""
         final = self._final.get(last.file)
         if final is None:
             return False
-        margin = _RECOVERS if finding.kind == "nan" else _GOES_ON
         return last.iteration is None or final - last.iteration >= margin
 
     def _ordered(self, causes: Sequence[SharedError]) -> list[SharedError]:
@@ -276,12 +286,7 @@ class ErrorTable:
         symptom = self._index.find(error, "") if error else None
         return [symptom] if symptom else []
 
-    def _missing(self, cause: SharedError) -> Iterator[int]:
-        """Return the ranks without a timeout, where all others have one."""
-        world = self._setup.configuration.world_size
-        named = {who for one in self._findings.values() if one.kind == "hang" for who in one.who}
-        if cause.kind != "hang" or not world or not all(who.startswith("rank ") for who in named):
-            return
-        absent = [rank for rank in range(world) if f"rank {rank}" not in named]
-        if len(absent) <= world // 2:
-            yield from absent
+
+def _quoted(one: SharedError) -> bool:
+    """Whether an unknown error may be one that somebody mentions."""
+    return one.first.weak and one.first.error not in _SAID_ALONE

@@ -14,21 +14,39 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ringproof.logs.diagnosis.prefix import read_prefix
+from ringproof.logs.diagnosis.pieces import Piece, pieces
+from ringproof.logs.diagnosis.prefix import OF_RUN, Prefix, PrefixReader
+from ringproof.logs.diagnosis.single import shown_alone
+from ringproof.logs.diagnosis.waits import Wait, read_wait
 from ringproof.logs.lines import Line, Scan
-from ringproof.logs.parsing import EngineLine, RunSetup, parse_nccl, parse_setup
+from ringproof.logs.parsing import EngineLine, RunSetup, parse_setup
 from ringproof.logs.training.read import CurveReader
 
 WEAK = b"rror:"
 """What a line holds that is an exception without its traceback, a fault of a device, or a refused
 argument."""
-STRONG = (b"CUDA error", b".py: error: ")
+STRONG = (
+    b"CUDA error",
+    b".py: error: ",
+    b"srun: error",
+    b"slurmstepd: error",
+    b"Fatal Python error",
+)
 """What takes its place after many exceptions without a traceback: errors that one line shows."""
 NEEDLES = (
     b"Traceback (most recent",
     b"above exception",  # between two tracebacks, of which the second follows from the first
     WEAK,
     b"Watchdog caught",
+    b"failure detected by watchdog",
+    b"what(): ",
+    b'", line ',
+    b"egmentation fault",
+    b"Bus error",
+    b"NVRM: Xid",
+    b"NCCL WARN",
+    b"OOMKilled",
+    b"Could not override",
     b"Root Cause (first",
     b"(exitcode: -",
     b": nan",
@@ -46,8 +64,9 @@ _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 
 TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
+UNREAD = "frames without an exception"
 MOST_LINES = 600  # of a traceback with what stands between
-MOST_WEAK = 20_000  # exceptions of a file without a traceback, each of which takes time
+MOST_WEAK = 20_000  # lines of a file with an error and no traceback, each of which takes time
 MOST_ROOT = 10  # lines below the title of torchrun's summary, which name who failed first
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
@@ -56,15 +75,12 @@ LONG = 4000  # bytes; to remember longer lines would take more memory than it sa
 _FRAME = re.compile(r'\s*File "([^"]*)", line (\d+)(?:, in (.+))?')
 _NAMES = "Error|Exception|Exit|Interrupt|Iteration|Warning|Timeout|Failed|Failure|Refused|Expired"
 _EXCEPTION = re.compile(rf" ?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:{_NAMES})\w*)(?:: ?(.*))?$")
-_USAGE = re.compile(r"^[\w./-]*\.py: error: (.+)$")
-_DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
-_WATCHDOG = re.compile(
-    r"(?:\[Rank (\d+)\] )?Watchdog caught collective operation timeout: "
-    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-)
-_ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _ROOT = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d+)")
 _NAN = re.compile(r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
+_RICH_FRAME = re.compile(r"[\u2502|] (\S+\.py):(\d+) in (\S+)")
+_RAY_TASK = re.compile(r"RayTaskError\S*: .*ray::(\w+)\S* \(pid=(\d+)")
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+_BEFORE_FRAMES = "Traceback (most recent"
 
 
 @dataclass
@@ -81,6 +97,7 @@ class RankError:
         weak: Whether there was no traceback.
         root: Whether the launcher says that this rank failed first.
         after: Whether it was raised while the exception before it was handled.
+        wait: The collective that a rank waited in.
     """
 
     who: str
@@ -97,6 +114,7 @@ class RankError:
     weak: bool = False
     root: bool = False
     after: bool = False
+    wait: Wait | None = None
 
 
 @dataclass
@@ -106,12 +124,18 @@ class _Open:
     Attributes:
         seen: Lines of it, and between them; ``more`` are those of the message after the first.
         expects_code: Whether the next line can be the source line of a frame.
+        indent: Blanks in front of the traceback, as in the summary of torchrun.
+        implied: Whether the first line of the traceback is missing.
+        timed: Whether its lines have times, as all lines of some launchers do.
     """
 
     event: RankError
     seen: int = 0
     more: int = 0
     expects_code: bool = False
+    indent: int = 0
+    implied: bool = False
+    timed: bool = False
 
 
 @dataclass
@@ -119,16 +143,18 @@ class _Said:
     """What one line says by itself; equal lines share it, since a failing run repeats them.
 
     Attributes:
-        key: What a launcher put in front of it, which tells the lines of its ranks apart.
+        prefix: What a launcher put in front of it; ``key`` tells the lines of its ranks apart.
         body: The line without that; ``who`` and ``time`` are as in `RankError`.
     """
 
     file: str
     text: str
-    key: str
-    who: str
-    body: str
-    time: str
+    prefix: Prefix
+
+    def __post_init__(self) -> None:
+        self.key, self.time = self.prefix.key, self.prefix.time
+        self.who = self.prefix.writer(self.file)
+        self.body = _REPEATED.sub("", self.prefix.body)
 
     @cached_property
     def setup(self) -> EngineLine | dict[str, Any]:
@@ -138,7 +164,7 @@ class _Said:
     @cached_property
     def frame(self) -> re.Match[str] | None:
         """A frame of a traceback: file, line and function."""
-        return _FRAME.match(self.body)
+        return _FRAME.match(self.body) or _RICH_FRAME.match(self.body)
 
     @cached_property
     def raised(self) -> re.Match[str] | None:
@@ -146,18 +172,22 @@ class _Said:
         return _EXCEPTION.match(self.body)
 
     @cached_property
+    def opens(self) -> bool:
+        """Whether a traceback begins; a line that only mentions one goes on."""
+        after = self.body.partition(_BEFORE_FRAMES)[2].rstrip()
+        return after == " call last):" or ("\u256d" in self.body and after.endswith("\u256e"))
+
+    @cached_property
     def alone(self) -> dict[str, Any]:
         """The fields of the event that the line shows without others; empty if it shows none."""
         body = self.body
-        if watchdog := _WATCHDOG.search(self.text):
-            return _timeout(watchdog, self)
-        if device := _DEVICE.search(body):
-            return {"error": "CUDA error", "message": device[1]}
-        if ended := _ENDED.search(body):
-            who = f"local rank {ended[2]} of {self.file}"
-            return {"who": who, "error": f"exit code {ended[1]}"}
-        if usage := _USAGE.match(body):
-            return {"error": "usage", "message": usage[1]}
+        if wait := read_wait(self.text):
+            who = self.who if wait.rank is None else f"rank {wait.rank}"
+            if self.prefix.tokens.keys() & OF_RUN:
+                who = self.who
+            return {"who": who, "error": TIMEOUT, "message": wait.message, "wait": wait}
+        if fields := shown_alone(body, self.file, self.prefix.tokens.get("name", "")):
+            return fields
         if self.raised and self.raised[2]:
             return {"error": self.raised[1], "message": self.raised[2], "weak": True}
         if _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
@@ -188,6 +218,8 @@ class LogReader(Scan):
         self._root: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
+        self._prefixes = PrefixReader()
+        self._alias: dict[str, str] = {}  # global ranks of local ranks and of actors
         self._known = lru_cache(MOST_KNOWN)(self._said)
 
     @property
@@ -216,37 +248,50 @@ class LogReader(Scan):
     def errors(self) -> Iterator[RankError]:
         """Yield all errors, and take what other lines say of the configuration."""
         for line in self:
-            said = (self._known if len(line.data) < LONG else self._said)(line.data)
-            if said.setup:
-                self.setup.add(said.setup)
-                if isinstance(said.setup, EngineLine) and said.setup not in self.engine_lines:
-                    self.engine_lines[said.setup] = f"{self._name}:{line.number}"
-            yield from self._errors(said, line)
+            for said in (self._known if len(line.data) < LONG else self._said)(line.data):
+                if said.setup:
+                    self.setup.add(said.setup)
+                    if isinstance(said.setup, EngineLine):
+                        place = f"{self._name}:{line.number}"
+                        self.engine_lines.setdefault(said.setup, place)
+                yield from self._errors(said, line)
             self.follow = bool(self._open) or self._root_lines > 0
         for key in list(self._open):
             yield from self._close(key)
 
-    def _said(self, data: bytes) -> _Said:
-        text = Line(0, data).text
-        prefix = read_prefix(text)
-        who = prefix.writer(self._name)
-        return _Said(self._name, text, prefix.key, who, prefix.body, prefix.time)
+    def _said(self, data: bytes) -> tuple[_Said, ...]:
+        said = tuple(self._of_piece(one) for one in pieces(Line(0, data).text))
+        if self._prefixes.changed:
+            self._prefixes.changed = False
+            self._known.cache_clear()
+        return said
+
+    def _of_piece(self, one: Piece) -> _Said:
+        prefix = self._prefixes.split(one.text, one.tokens, one.time)
+        said = _Said(self._name, one.text, prefix)
+        if "rank" in prefix.tokens and prefix.tokens.keys() & {"local", "pid"}:
+            rest = {name: value for name, value in prefix.tokens.items() if name != "rank"}
+            self._alias[Prefix(rest, "", "").writer(self._name)] = said.who
+        return said
 
     def _event(self, said: _Said, line: Line, **fields: Any) -> RankError:
         """Return an error that a line shows."""
         known = {"who": said.who, "file": self._name, "line": line.number, "text": said.text}
-        return RankError(**{**known, "time": said.time, "iteration": self.iteration, **fields})
+        event = RankError(**{**known, "time": said.time, "iteration": self.iteration, **fields})
+        event.who = self._alias.get(event.who, event.who)
+        return event
 
     def _errors(self, said: _Said, line: Line) -> Sequence[RankError]:
         key, body = said.key, said.body
         found: Sequence[RankError] = ()
-        if "Traceback (most recent" in body:
+        if _BEFORE_FRAMES in body:
             found = self._close(key)
-            # A line that only mentions a traceback goes on.
-            if body.rstrip().endswith("Traceback (most recent call last):"):
-                self._open[key] = _Open(self._event(said, line, after=key in self._after))
+            if said.opens:
+                self._open[key] = self._opened(said, line)
             self._after.discard(key)
             return found
+        if said.frame and said.frame[3] and key not in self._open:
+            self._adopt(said, line)
         if key in self._open:
             found = self._continue(said, line)
             if key in self._open or body.startswith(" "):
@@ -256,11 +301,26 @@ class LogReader(Scan):
         fields = said.alone
         if self._root_lines > 0 or "Root Cause (first" in body:
             fields = self._root_cause(body) or fields
-        if fields.get("weak"):
+        if fields.get("weak") or (not fields and WEAK in line.data):
             self._weak += 1
             if self._weak == MOST_WEAK:
                 self.needles = (*(one for one in NEEDLES if one != WEAK), *STRONG)
         return (*found, self._event(said, line, **fields)) if fields else found
+
+    def _opened(self, said: _Said, line: Line) -> _Open:
+        """Return the traceback that a line begins."""
+        one = _Open(self._event(said, line, after=said.key in self._after))
+        if "traceback :" in said.body and "rank" in self._root:  # in the summary of torchrun
+            one.event.who = f"rank {self._root['rank']}"
+        return one
+
+    def _adopt(self, said: _Said, line: Line) -> None:
+        """Open the traceback of a frame whose first line has another prefix, or is missing."""
+        fresh = [key for key, one in self._open.items() if not one.seen and not one.event.place]
+        if fresh:
+            self._open[said.key] = self._open.pop(fresh[-1])
+        else:
+            self._open[said.key] = _Open(self._event(said, line), implied=True)
 
     def _root_cause(self, body: str) -> dict[str, Any]:
         """Take a line of torchrun's summary; return the fields of its error once it is whole."""
@@ -282,52 +342,50 @@ class LogReader(Scan):
         event = one.event
         one.seen += 1
         if event.error:
-            if one.more >= MOST_MORE or not _goes_on(said):
+            if one.more >= MOST_MORE or not _goes_on(said, one.timed):
                 return self._close(said.key)
             one.more += 1
             event.message += f"\n{said.body.strip()}"
         elif frame := said.frame:
             event.place, event.code = f"{frame[1]}:{frame[2]}", ""
             event.functions = tuple(dict.fromkeys((*event.functions, frame[3] or "")))
-            one.expects_code = True
-        elif said.raised and (event.place or one.seen > 1):
-            event.error, event.message = said.raised[1], said.raised[2] or ""
+            one.expects_code, one.timed = True, bool(said.time)
+            one.indent = max(0, len(said.body) - len(said.body.lstrip()) - 2)
+        elif raised := self._raised(said, one):
+            event.error, event.message = raised[1], raised[2] or ""
             event.line, event.text = line.number, said.text
             event.time, event.iteration = said.time or event.time, self.iteration
         elif one.expects_code and said.body[:1].isspace():
             event.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
+        elif task := _RAY_TASK.search(said.body):
+            event.who = f"{task[1]} {task[2]}"
         elif one.seen > MOST_LINES:
             return self._close(said.key)
         return ()
+
+    def _raised(self, said: _Said, one: _Open) -> re.Match[str] | None:
+        """Return the exception that ends a traceback, which is indented like the traceback."""
+        if not (one.event.place or one.seen > 1):
+            return None
+        if one.indent and said.body[: one.indent].isspace():
+            return _EXCEPTION.match(said.body[one.indent :])
+        return said.raised
 
     def _close(self, key: str) -> Sequence[RankError]:
         one = self._open.pop(key, None)
         if one is None or not (one.event.place or one.event.error):
             return ()
         event = one.event
-        event.error = event.error or CUT
+        event.error = event.error or (UNREAD if one.implied else CUT)
+        event.weak = event.error == UNREAD
         if event.text.rstrip().endswith(":"):
             event.message = event.message.lstrip("\n")
         return (event,)
 
 
-def _goes_on(said: _Said) -> bool:
-    """Whether a line after an exception belongs to its message."""
+def _goes_on(said: _Said, timed: bool) -> bool:
+    """Whether a line after an exception belongs to its message; a logger's line has a time."""
     ends = ("During handling", "The above exception", "Traceback ", "[", "File ")
-    return bool(said.body.strip()) and not said.time and not said.body.startswith(ends)
-
-
-def _timeout(match: re.Match[str], said: _Said) -> dict[str, Any]:
-    """Return the fields of a timeout, whose message is group, operation and sequence number."""
-    group, who = "", said.who
-    for line in parse_nccl(said.text):
-        group = line.description or f"GUID {line.guid}"
-        if line.global_rank is not None:
-            who = f"rank {line.global_rank}"
-        elif group == "default_pg":
-            who = f"rank {line.group_rank}"
-    if match[1] and not group:
-        who = f"rank {int(match[1])}"
-    message = f"{group or 'unnamed group'} {match[3]} {match[2]}"
-    return {"who": who, "error": TIMEOUT, "message": message}
+    own = bool(said.time) and not timed
+    return bool(said.body.strip()) and not own and not said.body.startswith(ends)

@@ -8,9 +8,11 @@ from typing import Any
 
 from ringproof.errors import printable
 from ringproof.findings.printable import showable
-from ringproof.logs.diagnosis.cause import Diagnosis, SharedError
-from ringproof.logs.diagnosis.errors import CUT, MOST_SHOWN
+from ringproof.logs.diagnosis.cause import Diagnosis
+from ringproof.logs.diagnosis.errors import CUT, MOST_SHOWN, RankError
+from ringproof.logs.diagnosis.places import upstream_place
 from ringproof.logs.diagnosis.recorder import explained
+from ringproof.logs.diagnosis.shared import SharedError
 from ringproof.logs.diagnosis.symptoms import Symptom
 from ringproof.logs.rendering import count_names, names, rank_text, rendered_lines
 from ringproof.logs.training.curves import curve_line
@@ -30,6 +32,7 @@ def as_text(diagnosis: Diagnosis) -> Iterator[str]:
         waits=[text for one in stuck for text in explained(one)],
         curve_line=curve_line,
         cut=CUT,
+        upstream_place=upstream_place,
     )
 
 
@@ -49,6 +52,9 @@ def headline(diagnosis: Diagnosis) -> str:
         return "ranks lost another one, whose own error is in none of these logs"
     if live:
         return f"no error, but {live[0].text} at step {live[0].step:,}"
+    if diagnosis.unread:
+        lines = "line looks" if diagnosis.unread_lines == 1 else "lines look"
+        return f"unread: {diagnosis.unread_lines:,} {lines} like errors, and none was understood"
     return "nothing found"
 
 
@@ -59,7 +65,11 @@ def _cause_headline(cause: SharedError) -> str:
     if known.kind == "nan":
         return f"numbers are not finite, first in {names(cause.who)}"
     if known.kind == "hang":
-        return f"a hang: {count_names(cause.who)} waited in a collective until the timeout"
+        waited = f"a hang: {count_names(cause.who)} waited in"
+        if known.id == "collectives-differ":
+            return f"{waited} different collectives of one number"
+        for_whom = f" for {rank_text(cause.absent)}" if cause.absent else ""
+        return f"{waited} {printable(cause.group or 'a collective')[:80]}{for_whom}"
     return f"{(*known.statements, known.id)[0]}, {names(cause.who)} failed first"
 
 
@@ -92,6 +102,11 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "curves": [asdict(one) for one in diagnosis.curves],
         "without_timeout": diagnosis.missing,
+        "restart": asdict(diagnosis.restart),
+        "unread": {
+            "lines": diagnosis.unread_lines,
+            "last": [_evidence(event) for event in diagnosis.unread],
+        },
         "notes": diagnosis.notes,
         "read": {"logs": diagnosis.logs, "lines": diagnosis.lines, "dumps": diagnosis.dumps},
     }
@@ -115,8 +130,13 @@ def _data(shared: SharedError) -> dict[str, Any]:
         "ranks": names(shared.who),
         "count": shared.count,
         "waits": {message: sorted(who) for message, who in sorted(shared.waits.items())},
-        "evidence": [
-            {"file": event.file, "line": event.line, "text": showable(event.text, MOST_SHOWN)}
-            for event in shared.evidence
-        ],
+        "code": first.code,
+        "upstream": upstream_place(first.place),
+        "group": shared.group,
+        "absent": shared.absent,
+        "evidence": [_evidence(event) for event in shared.evidence],
     }
+
+
+def _evidence(event: RankError) -> dict[str, Any]:
+    return {"file": event.file, "line": event.line, "text": showable(event.text, MOST_SHOWN)}

@@ -1,29 +1,47 @@
-"""What launchers and torch put in front of a line: which rank wrote it, and when.
+"""What launchers, containers and loggers put in front of a line: which rank wrote it, and when.
 
-Known are ``[rank3]:`` of torch, ``[default3]:`` of torchrun, ``3:`` of srun, ``(Actor pid=7)`` of
-Ray, ``stderr F`` of containers, and dates.
+Prefixes that name a rank are known: ``[rank3]:`` of torch, ``[default3]:`` of torchrun, whose word
+is the role, ``3:`` of srun, ``[1,3]<stderr>:`` of MPI, ``(Actor[rank=3] pid=7)`` of Ray. Any other
+prefix is learned: whatever stands in front of a traceback's first line or of a frame is what the
+launcher puts in front of each line, with other numbers and times.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
+OF_RUN = ("rank", "of_actor", "mpi", "task")
+"""What a prefix may name that is a rank of the whole run."""
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+_SYSLOG = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
 _TOKEN = re.compile(
-    r"\[default(?P<local>\d{1,6})\]:"
-    r"|\[rank(?P<rank>\d{1,6})\]: ?"
-    r"|\((?P<actor>\w+) pid=(?P<pid>\d+)[^)]{0,200}\) ?"
+    r"\[rank(?P<rank>\d{1,6})\]: ?"
+    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,6})\]:"
+    r"|\((?P<actor>\w+)(?:\[rank=(?P<of_actor>\d{1,6})\])? pid=(?P<pid>\d+)[^)]{0,200}\) ?"
+    r"|\[\d+,(?:mpirank:)?(?P<mpi>\d{1,6})(?:,[\w.-]+)?\]<std(?:err|out)>: ?"
+    r"|\[(?P<name>(?:pod|container|job)/[^\]\s]{1,200})\] ?"
     r"|(?:std(?:err|out) [FP] )"
     rf"|\[?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?(?:,\d+)?\]?[ :]+"
-    r"|(?: ?(?P<task>\d{1,6}): )"
+    rf"|{_SYSLOG} (?P<host>[\w.-]+ [\w.-]+\[\d+\]): "
+    r"|(?: {0,6}(?P<task>\d{1,6}): )"
 )
 _STAMPED = re.compile(_STAMP)
 _GLOG = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+)")
 _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
+_FRAME = r'  File "[^"]+", line \d+, in '
+_ANCHOR = re.compile(rf"Traceback \(most recent call last\):\s*$|{_FRAME}")
+_CLOCK = re.compile(
+    rf"\[?(?:{_STAMP}(?:Z|[+-]\d\d:?\d\d)?|{_SYSLOG}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\d{{10}}\.\d+)\]?"
+)
+_SAID_RANK = re.compile(r"(?i)(?<![a-z])(?<!local[ _-])rank[ =:_-]{0,2}(\d{1,6})\b")
+_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG|std(?:err|out))\b")
+_SUMMARY = "traceback"  # the word in front of it in the summary of torchrun
+_LONGEST = 200
+_MOST_SHAPES = 64
 
 
 @dataclass(frozen=True)
@@ -31,14 +49,17 @@ class Prefix:
     """The parts of a line.
 
     Attributes:
-        tokens: What the prefix names: ``rank``, ``task``, ``local`` rank, ``actor`` and ``pid``.
+        tokens: What the prefix names: ``rank``, ``task``, ``local`` rank, ``actor`` and ``pid``, or
+            the ``name`` of a host, pod or process.
         body: The line without the prefix.
         time: Month, day and time of day, for comparison; empty for none.
+        learned: Whether the prefix was recognised by the traceback behind it.
     """
 
     tokens: Mapping[str, str]
     body: str
     time: str
+    learned: bool = False
 
     @property
     def key(self) -> str:
@@ -48,28 +69,76 @@ class Prefix:
     def writer(self, file: str) -> str:
         """Return who wrote the line: ``rank 3`` where the prefix or the file's name says so."""
         tokens, path = self.tokens, PurePath(file)
-        rank = tokens.get("rank") or tokens.get("task")
         named = _RANK_IN_NAME.findall(path.name)
+        rank = next((tokens[one] for one in OF_RUN if one in tokens), "")
         if rank or named:
-            return f"rank {rank or int(named[-1])}"
+            return f"rank {int(rank or named[-1])}"
+        name = tokens.get("name", "")
         if "local" in tokens:
-            return f"local rank {tokens['local']} of {path.name}"
+            return f"local rank {tokens['local']} of {name or path.name}"
         if "pid" in tokens:
             return f"{tokens['actor']} {tokens['pid']}"
         of_torchrun = _TORCHRUN.search(file)
-        return f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else file
+        return name or (f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else file)
 
 
-def read_prefix(text: str) -> Prefix:
-    """Split a line into its prefix and the rest."""
-    tokens: dict[str, str] = {}
-    time, position = "", 0
+@dataclass
+class PrefixReader:
+    """Splits lines, and learns the prefixes in front of tracebacks.
+
+    Attributes:
+        shapes: Prefixes learned, as expressions in which numbers may differ.
+        changed: Whether a line that was split before could now be split in another way.
+    """
+
+    shapes: dict[str, None] = field(default_factory=dict)
+    changed: bool = False
+    _learned: re.Pattern[str] | None = None
+
+    def split(self, text: str, tokens: Mapping[str, str], time: str) -> Prefix:
+        """Split a line into its prefix and the rest.
+
+        Args:
+            tokens, time: What is known of the line already, such as from the record around it.
+        """
+        said = read_prefix(text, tokens, time)
+        anchor = _ANCHOR.search(said.body)
+        before = said.body[: anchor.start()] if anchor else ""
+        if len(before) <= _LONGEST and before.strip(" :") not in ("", _SUMMARY):
+            self._learn(before)
+        match = self._learned.match(said.body) if self._learned else None
+        if match is None:
+            return said
+        words = _CLOCK.sub(" ", match[0])
+        rank = _SAID_RANK.search(words)
+        found = {**said.tokens, **({"rank": rank[1]} if rank else {})}
+        if name := " ".join(_LEVEL.sub(" ", words).split()).strip("[](){}<>|:,-'\" "):
+            found.setdefault("name", name)
+        clock = said.time or _time(_STAMPED.search(match[0]))
+        rest = read_prefix(said.body[match.end() :], found, clock)
+        return Prefix(rest.tokens, rest.body, rest.time, learned=True)
+
+    def _learn(self, prefix: str) -> None:
+        shape = re.sub(r"\d+", r"\\d+", re.escape(prefix).replace("\\ ", " "))
+        shape = re.sub(r" +", " +", shape)
+        if shape not in self.shapes and len(self.shapes) < _MOST_SHAPES:
+            self.shapes[shape] = None
+            self._learned = re.compile("|".join(sorted(self.shapes, key=len, reverse=True)))
+            self.changed = True
+
+
+def read_prefix(text: str, known: Mapping[str, str] | None = None, time: str = "") -> Prefix:
+    """Split a line into the prefixes that are known and the rest."""
+    tokens = dict(known or {})
+    position = 0
     while match := _TOKEN.match(text, position):
-        if match["task"] and (tokens or match.start()):
+        if match["task"] and (match.start() or tokens.keys() & {"rank", "local", "pid"}):
             break  # a number with a colon is a task of srun at the start of a line only
         position = match.end()
         tokens.update({name: value for name, value in match.groupdict().items() if value})
         time = time or _time(_STAMPED.search(match[0]))
+    if host := tokens.pop("host", ""):
+        tokens["name"] = host
     body = text[position:]
     time = time or _time(_STAMPED.search(body[:80])) or _time(_GLOG.search(body[:80]))
     return Prefix(tokens, body, time)

@@ -25,6 +25,9 @@ class Symptom(BaseModel):
     says: re.Pattern[str] | None = None
     functions: frozenset[str] = Field(frozenset(), alias="in")
     code: re.Pattern[str] | None = None
+    needs: frozenset[str] = frozenset()
+    restart: str = ""
+    upstream: str = ""
     statements: tuple[str, ...] = ()
 
     def fits(self, error: str, message: str, functions: Sequence[str], code: str) -> bool:
@@ -41,10 +44,10 @@ class Symptom(BaseModel):
 class Index(tuple[Symptom, ...]):
     """All symptoms, in the order in which they are tried."""
 
-    def find(
+    def candidates(
         self, error: str, message: str, functions: Sequence[str] = (), code: str = ""
-    ) -> Symptom | None:
-        """Return the symptom that an exception or another error is, or ``None``.
+    ) -> tuple[Symptom, ...]:
+        """Return the symptoms that an error can be, up to the first that needs no fact of the run.
 
         Args:
             error: Name of the exception; ``usage``, ``collective timeout``, ``not a number`` or
@@ -53,11 +56,24 @@ class Index(tuple[Symptom, ...]):
             functions: Functions of the traceback; ``code`` is the last frame's source line.
         """
         usage = error == "usage"
-        for text in dict.fromkeys((message.partition("\n")[0], message)):
-            for one in self:
-                if usage == (one.kind == "usage") and one.fits(error, text, functions, code):
-                    return one
-        return None
+        found = []
+        for one in self:
+            if usage != (one.kind == "usage"):
+                continue
+            if any(
+                one.fits(error, text, functions, code)
+                for text in dict.fromkeys((message.partition("\n")[0], message))
+            ):
+                found.append(one)
+                if not one.needs:
+                    break
+        return tuple(found)
+
+    def find(
+        self, error: str, message: str, functions: Sequence[str] = (), code: str = ""
+    ) -> Symptom | None:
+        """Return the first symptom that an error can be, or ``None``; see `candidates`."""
+        return next(iter(self.candidates(error, message, functions, code)), None)
 
 
 def load_index() -> Index:

@@ -1,0 +1,71 @@
+"""Errors that one line shows: faults of devices, ended processes, refused arguments, schedulers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_USAGE = re.compile(r"^(?:\S+: )?[\w./-]*\.py: error: (.+)$")
+_OVERRIDE = re.compile(r"^Could not override '[^']*'.*")
+_DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
+_WHAT = re.compile(r"^\s*what\(\): +(.+)")
+_ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
+_SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
+_SLURM = re.compile(r"(?:slurmstepd|srun): (?:error|Force Terminated): (.+)")
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
+_NCCL = re.compile(r"NCCL WARN (.+)")
+_FATAL = re.compile(r"^Fatal Python error: (.+)")
+_SIGNAL = re.compile(
+    r"(?:^|[:\s])(Segmentation fault|Bus error)(?: \(core dumped\)| ?\(\d+\)|[,.:]|$)"
+)
+_SIGNALS = {"Segmentation fault": -11, "Bus error": -7, "Killed": -9, "Aborted": -6}
+
+
+def shown_alone(body: str, file: str, name: str) -> dict[str, Any]:
+    """Return the fields of the error that a line shows without others; empty for none.
+
+    Args:
+        name: The host or pod that wrote it, where the line says so.
+    """
+    if device := _DEVICE.search(body):
+        return {"error": "CUDA error", "message": device[1]}
+    if what := _WHAT.match(body):
+        return {"error": "C++ exception", "message": what[1], "weak": True}
+    if ended := _ENDED.search(body):
+        return {
+            "who": f"local rank {ended[2]} of {name or file}",
+            "error": f"exit code {ended[1]}",
+        }
+    if usage := _USAGE.match(body):
+        return {"error": "usage", "message": usage[1]}
+    if override := _OVERRIDE.match(body):
+        return {"error": "usage", "message": override[0]}
+    return _of_system(body)
+
+
+def _of_system(body: str) -> dict[str, Any]:
+    """Return the fields of an error that a scheduler, a driver or the interpreter reports."""
+    if tasks := _SLURM_TASKS.search(body):
+        return _of_tasks(tasks[1], tasks[2])
+    if slurm := _SLURM.search(body):
+        return {"error": "scheduler", "message": slurm[1], "weak": True}
+    if xid := _XID.search(body):
+        return {"error": f"Xid {xid[1]}", "message": xid[2] or ""}
+    if nccl := _NCCL.search(body):
+        return {"error": "NCCL warning", "message": nccl[1], "weak": True}
+    if fatal := _FATAL.match(body):
+        return {"error": "Fatal Python error", "message": fatal[1]}
+    if signal := _SIGNAL.search(body):
+        return {"error": f"exit code {_SIGNALS[signal[1]]}", "message": body.strip()[:200]}
+    if "OOMKilled" in body:
+        return {"error": "exit code -9", "message": body.strip()[:200]}
+    return {}
+
+
+def _of_tasks(tasks: str, said: str) -> dict[str, Any]:
+    """Return the fields of what Slurm says of some of its tasks."""
+    who = {"who": f"rank {int(tasks)}"} if tasks.isdigit() else {}
+    number = next((code for word, code in _SIGNALS.items() if said.startswith(word)), None)
+    if number is not None:
+        return {**who, "error": f"exit code {number}", "message": said}
+    return {**who, "error": "scheduler", "message": said, "weak": True}
