@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
-from ringproof.logs.diagnosis.facts import RunFacts
+from ringproof.logs.diagnosis.facts import ShownFacts
 from ringproof.logs.diagnosis.hangs import hang_findings
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
 from ringproof.logs.diagnosis.restart import Restart, restart_advice
@@ -121,7 +121,7 @@ class ErrorTable:
         self._unknown: dict[str, tuple[str, ...]] = {}  # the last unknown exception of each rank
         self._curves: dict[CurveFinding, None] = {}  # logs of several ranks may show the same
         self._known = lru_cache(MOST_SEEN)(self._identified)
-        self._facts = RunFacts()
+        self._facts = ShownFacts()
         self._waits: list[RankError] = []
         self._unread: list[RankError] = []  # the last ones of each file
         self._unread_lines: dict[str, int] = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ringproof.logs.diagnosis.pieces import Piece, pieces
+from ringproof.logs.diagnosis.pieces import LinePiece, pieces
 from ringproof.logs.diagnosis.prefix import OF_RUN, Prefix, PrefixReader
 from ringproof.logs.diagnosis.single import shown_alone
 from ringproof.logs.diagnosis.waits import Wait, read_wait
@@ -249,15 +249,17 @@ class LogReader(Scan):
         """Yield all errors, and take what other lines say of the configuration."""
         for line in self:
             for said in (self._known if len(line.data) < LONG else self._said)(line.data):
-                if said.setup:
-                    self.setup.add(said.setup)
-                    if isinstance(said.setup, EngineLine):
-                        place = f"{self._name}:{line.number}"
-                        self.engine_lines.setdefault(said.setup, place)
+                self._take_setup(said.setup, line)
                 yield from self._errors(said, line)
             self.follow = bool(self._open) or self._root_lines > 0
         for key in list(self._open):
             yield from self._close(key)
+
+    def _take_setup(self, setup: EngineLine | dict[str, Any], line: Line) -> None:
+        if setup:
+            self.setup.add(setup)
+        if isinstance(setup, EngineLine):
+            self.engine_lines.setdefault(setup, f"{self._name}:{line.number}")
 
     def _said(self, data: bytes) -> tuple[_Said, ...]:
         said = tuple(self._of_piece(one) for one in pieces(Line(0, data).text))
@@ -266,7 +268,7 @@ class LogReader(Scan):
             self._known.cache_clear()
         return said
 
-    def _of_piece(self, one: Piece) -> _Said:
+    def _of_piece(self, one: LinePiece) -> _Said:
         prefix = self._prefixes.split(one.text, one.tokens, one.time)
         said = _Said(self._name, one.text, prefix)
         if "rank" in prefix.tokens and prefix.tokens.keys() & {"local", "pid"}:

@@ -9,51 +9,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from ringproof.logs.parsing import RunSetup
 
 DYNAMIC, GRAPHS, CP = "dynamic-cp", "graphs", "cp"
 EP_OVERLAP, FUSED_THD = "ep-overlap", "fused-thd-2.6"
 FACTS = (DYNAMIC, GRAPHS, CP, EP_OVERLAP, FUSED_THD)
-_LITERALS = {
-    DYNAMIC: (b"context_parallel", b"context-parallel"),
-    GRAPHS: (b"cuda_graph", b"cuda-graph", b"CUDA Graph"),
-    CP: (b"context_parallel", b"context-parallel"),
-    EP_OVERLAP: (b"overlap_moe_expert", b"overlap-moe-expert"),
-    FUSED_THD: (b"FusedAttention",),
-}
+_LITERALS = MappingProxyType(
+    {
+        DYNAMIC: (b"context_parallel", b"context-parallel"),
+        GRAPHS: (b"cuda_graph", b"cuda-graph", b"CUDA Graph"),
+        CP: (b"context_parallel", b"context-parallel"),
+        EP_OVERLAP: (b"overlap_moe_expert", b"overlap-moe-expert"),
+        FUSED_THD: (b"FusedAttention",),
+    }
+)
+_ASKED_WITH = MappingProxyType({EP_OVERLAP: GRAPHS, FUSED_THD: CP})
+"""Facts that no entry needs without another one, which saves a search."""
 _ON = r"(?: \.{2,} |[\"']?\s*[=:]\s*[\"']?)"
-_SHOWN = {
-    DYNAMIC: re.compile(
-        rb"(?:dynamic|hybrid)_context_parallel" + _ON.encode() + rb"[Tt]rue"
-        rb"|--(?:dynamic|hybrid)-context-parallel\b"
-    ),
-    GRAPHS: re.compile(
-        rb"cuda_graph_impl" + _ON.encode() + rb"(?!none|None)\w"
-        rb"|--cuda-graph-impl[ =](?!none)\w|(?:enable|external)[_-]cuda[_-]graph(?:"
-        + _ON.encode()
-        + rb"[Tt]rue|\s(?!\.))|CUDA Graphs? (?:capture|warmup)|\(e\.g\., CUDA Graphs\)"
-    ),
-    EP_OVERLAP: re.compile(
-        rb"overlap_moe_expert_parallel_comm" + _ON.encode() + rb"[Tt]rue"
-        rb"|--overlap-moe-expert-parallel-comm\b"
-    ),
-    FUSED_THD: re.compile(
-        rb"'transformer_engine_version': '(?:1\.|2\.[0-6]\b)[^\n]*'qkv_layout': 'thd_[^\n]*\n"
-        rb"(?:[^\n]*\n){0,50}?[^\n]*Selected backend = FusedAttention"
-    ),
-    CP: re.compile(rb"context[_-]parallel[_-]size(?:" + _ON.encode() + rb"| )(?:[2-9]|1\d)"),
-}
-_FUNCTIONS = {
-    GRAPHS: re.compile(
-        r"make_graphed_callables|create_cudagraphs|capture_begin|cuda_?graph|^replay$", re.I
-    ),
-    DYNAMIC: re.compile(r"next_hdp_group|_(?:hybrid|dynamic)_(?:cp|context|data_context)|dcp_gpus"),
-    CP: re.compile(r"_cp\b|cp_rank|context_parallel|_for_cp|AttnFuncWithCP", re.I),
-}
-_MESSAGES = {
-    GRAPHS: re.compile(r"private pools \(e\.g\., CUDA Graphs\)|captur", re.I),
-}
+_SHOWN = MappingProxyType(
+    {
+        DYNAMIC: re.compile(
+            rb"(?:dynamic|hybrid)_context_parallel" + _ON.encode() + rb"[Tt]rue"
+            rb"|--(?:dynamic|hybrid)-context-parallel\b"
+        ),
+        GRAPHS: re.compile(
+            rb"cuda_graph_impl" + _ON.encode() + rb"(?!none|None)\w"
+            rb"|--cuda-graph-impl[ =](?!none)\w|(?:enable|external)[_-]cuda[_-]graph(?:"
+            + _ON.encode()
+            + rb"[Tt]rue|\s(?!\.))|CUDA Graphs? (?:capture|warmup)|\(e\.g\., CUDA Graphs\)"
+        ),
+        EP_OVERLAP: re.compile(
+            rb"overlap_moe_expert_parallel_comm" + _ON.encode() + rb"[Tt]rue"
+            rb"|--overlap-moe-expert-parallel-comm\b"
+        ),
+        FUSED_THD: re.compile(
+            rb"'transformer_engine_version': '(?:1\.|2\.[0-6]\b)[^\n]*'qkv_layout': 'thd_[^\n]*\n"
+            rb"(?:[^\n]*\n){0,50}?[^\n]*Selected backend = FusedAttention"
+        ),
+        CP: re.compile(rb"context[_-]parallel[_-]size(?:" + _ON.encode() + rb"| )(?:[2-9]|1\d)"),
+    }
+)
+_FUNCTIONS = MappingProxyType(
+    {
+        GRAPHS: re.compile(
+            r"make_graphed_callables|create_cudagraphs|capture_begin|cuda_?graph|^replay$", re.I
+        ),
+        DYNAMIC: re.compile(
+            r"next_hdp_group|_(?:hybrid|dynamic)_(?:cp|context|data_context)|dcp_gpus"
+        ),
+        CP: re.compile(r"_cp\b|cp_rank|context_parallel|_for_cp|AttnFuncWithCP", re.I),
+    }
+)
+_MESSAGES = MappingProxyType(
+    {
+        GRAPHS: re.compile(r"private pools \(e\.g\., CUDA Graphs\)|captur", re.I),
+    }
+)
 _DYNAMIC_GROUP = re.compile(r"(?:DYNAMIC|HYBRID)_DP_CP_GROUP")
 _BUSY = re.compile(
     rb"(Packing|Map|Filter|Tokeniz\w+|Grouping|Generating|Running tokenizer|Preprocess\w*|"
@@ -61,7 +74,7 @@ _BUSY = re.compile(
 )
 
 
-class RunFacts:
+class ShownFacts:
     """Facts of a run, from any of its lines.
 
     Attributes:
@@ -78,7 +91,9 @@ class RunFacts:
         for block in blocks:
             present = lru_cache(block.__contains__)
             for fact in FACTS:
-                if fact not in self.shown and any(map(present, _LITERALS[fact])):
+                if fact in self.shown or _ASKED_WITH.get(fact, fact) not in {fact, *self.shown}:
+                    continue
+                if any(map(present, _LITERALS[fact])):
                     self.shown |= {fact} if _SHOWN[fact].search(block) else set()
             if b"%|" in block:
                 bars = list(_BUSY.finditer(block))

@@ -33,7 +33,7 @@ _RANK = re.compile(r"\[rank\d{1,6}\]:")
 
 
 @dataclass(frozen=True)
-class Piece:
+class LinePiece:
     """A line of the run: its text, and what the record around it says of who wrote it and when."""
 
     text: str
@@ -41,10 +41,10 @@ class Piece:
     time: str = ""
 
 
-def pieces(text: str) -> list[Piece]:
+def pieces(text: str) -> list[LinePiece]:
     """Return the lines of the run that a line of a file holds; mostly the line itself."""
     found = list(_of_record(text)) if '{"' in text[:_LATEST_BRACE] else []
-    found = found or [Piece(text)]
+    found = found or [LinePiece(text)]
     if "\\n" in text:
         found = [part for one in found for part in _unescaped(one)]
     if "[rank" in text[1:]:
@@ -52,7 +52,7 @@ def pieces(text: str) -> list[Piece]:
     return found[:_MOST_PIECES]
 
 
-def _of_record(text: str) -> Iterator[Piece]:
+def _of_record(text: str) -> Iterator[LinePiece]:
     """Yield the lines in a JSON record; none where it is not one of a line of text."""
     brace = text.find('{"')
     try:
@@ -75,7 +75,7 @@ def _of_record(text: str) -> Iterator[Piece]:
     time = f"{clock[1]}-{clock[2]} {clock[3].replace(',', '.')}" if clock else ""
     for part in said:
         for line in part.splitlines():
-            yield Piece(text[:brace] + line, tokens, time)
+            yield LinePiece(text[:brace] + line, tokens, time)
 
 
 def _fields(record: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
@@ -86,7 +86,7 @@ def _fields(record: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
     yield from record.items()
 
 
-def _unescaped(one: Piece) -> Iterator[Piece]:
+def _unescaped(one: LinePiece) -> Iterator[LinePiece]:
     """Yield the lines of a traceback that was written in one, each with what precedes it."""
     start = one.text.find("Traceback (most recent")
     if start < 0 or not _ESCAPED.search(one.text, start):
@@ -95,10 +95,10 @@ def _unescaped(one: Piece) -> Iterator[Piece]:
     before = one.text[:start].rstrip("['\"")
     for line in _ESCAPED.split(one.text[start:]):
         if line.strip("]'\" ,}"):
-            yield Piece(before + line, one.tokens, one.time)
+            yield LinePiece(before + line, one.tokens, one.time)
 
 
-def _unglued(one: Piece) -> Iterator[Piece]:
+def _unglued(one: LinePiece) -> Iterator[LinePiece]:
     """Yield the lines of the ranks that stand behind one another."""
     starts = []
     for number, match in enumerate(_RANK.finditer(one.text)):
@@ -107,4 +107,4 @@ def _unglued(one: Piece) -> Iterator[Piece]:
         if not prefix and not before.endswith(" "):
             starts.append(match.start())
     for start, stop in zip([0, *starts], [*starts, len(one.text)], strict=False):
-        yield Piece(one.text[start:stop], one.tokens, one.time)
+        yield LinePiece(one.text[start:stop], one.tokens, one.time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import Any
 
 _USAGE = re.compile(r"^(?:\S+: )?[\w./-]*\.py: error: (.+)$")
@@ -18,7 +19,9 @@ _FATAL = re.compile(r"^Fatal Python error: (.+)")
 _SIGNAL = re.compile(
     r"(?:^|[:\s])(Segmentation fault|Bus error)(?: \(core dumped\)| ?\(\d+\)|[,.:]|$)"
 )
-_SIGNALS = {"Segmentation fault": -11, "Bus error": -7, "Killed": -9, "Aborted": -6}
+_SIGNALS = MappingProxyType(
+    {"Segmentation fault": -11, "Bus error": -7, "Killed": -9, "Aborted": -6}
+)
 
 
 def shown_alone(body: str, file: str, name: str) -> dict[str, Any]:
