@@ -189,17 +189,91 @@ def test_probes_that_overlap_are_a_defect_of_the_card(run: Run, tmp_path: Path) 
 
 
 def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "megatron_core-9.9-py3-none-any.whl", "w") as wheel:
-        for name, text in SECOND.items():
-            wheel.writestr(name, text)
-    code, data = run("megatron_core-9.9-py3-none-any.whl", "checked/old")
+    code, data = run(_wheel(tmp_path, SECOND), "checked/old")
     assert code == 0
     assert [item["skills"][0]["line"] for item in data["products"]] == ["dynamic", "hybrid"]
+
+
+def _wheel(root: Path, files: Mapping[str, str]) -> str:
+    name = "megatron_core-9.9-py3-none-any.whl"
+    with zipfile.ZipFile(root / name, "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("path", "standing"),
+    [("pretrain.py", "not checked"), ("megatron/programs/a.py", "not checked"), (STATE, "broken")],
+    ids=["at-the-root", "folder-that-packages-lack", "in-the-package"],
+)
+def test_a_file_that_packages_do_not_hold_is_not_broken(
+    tmp_path: Path, path: str, standing: str
+) -> None:
+    files = {**FIRST, path: FIRST[STATE]}
+    made = commit(make_repository(tree(tmp_path / "checked", files), bare=False), files)
+    old = {"repo": "NVIDIA/Megatron-LM", "ref": "old", "commit": made}
+    anchor = {**CARD["anchors"][0], "upstream": "old", "path": path}
+    claim = {**CARD["claims"][0], "lines": ["hybrid"]}
+    write_card(
+        tmp_path,
+        {
+            **CARD, "upstreams": {"old": old}, "lines": [CARD["lines"][0]], "anchors": [anchor],
+            "claims": [claim],
+        },
+    )  # fmt: skip
+    locked = run_here(tmp_path, ["anchors", "lock", "--upstream", "old=git:checked"])
+    assert locked.returncode == 0, locked.stderr
+    held = {name: text for name, text in FIRST.items() if name != path}
+    if path == STATE:  # by which the product is recognised
+        held[STATE] = "def build_groups(sizes):\n    return sizes\n"
+    for given, found in (
+        (_wheel(tmp_path, held), standing),
+        (tree(tmp_path / "x", held), "broken"),
+    ):
+        done = run_here(tmp_path, ["stack", "--upstream", str(given), "--json", "-"])
+        assert standings(json.loads(done.stdout)) == {"sorted": found}
+
+
+def test_a_release_is_compared_with_releases(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cards" / "demo" / "card.yaml"
+    card = YAML(typ="safe", pure=True).load(path.read_text())
+    lock_path = path.with_name("anchors.lock")
+    lock = json.loads(lock_path.read_text())
+    released = {**card["upstreams"]["old"], "ref": "core_v1.0"}
+    line = {**card["lines"][1], "upstreams": ["new", "released"]}
+    write_card(
+        tmp_path,
+        {
+            **card,
+            "upstreams": {**card["upstreams"], "released": released},
+            "lines": [card["lines"][0], line, *card["lines"][2:]],
+        },
+    )
+    places = lock["anchors"]["groups"]["places"]
+    places["released"] = {**places["new"], "fingerprint": "0" * len(places["new"]["fingerprint"])}
+    lock_path.write_text(json.dumps(lock))
+
+    def nearest(given: str) -> str:
+        found: str = run(given)[1]["products"][0]["skills"][0]["nearest"]["upstream"]
+        return found
+
+    assert nearest("checked/new") == "new"
+    assert nearest(_wheel(tmp_path, SECOND)) == "released"
+
+
+def test_where_a_feature_cannot_train_it_is_said_where_it_can(run: Run, tmp_path: Path) -> None:
+    found = run("checked/old")[1]["products"][0]["skills"][0]["trains_on"]
+    assert [name.split(" ")[0] for name in found] == ["new"]
+    said = run_here(tmp_path, ["stack", "--upstream", "checked/old"]).stdout
+    assert f"can train: {found[0]}" in said
+    assert run("checked/new")[1]["products"][0]["skills"][0]["trains_on"] == []
 
 
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
+        ("megatron-core==0.0.1", "is not in the cache"),
         ("absent", "is not a folder, a wheel or a spec"),
         ("skills", "holds none of NVIDIA/Megatron-LM"),
         ("broken.whl", "is not a readable wheel"),
@@ -208,7 +282,7 @@ def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, argument: str, words: str) -> None:
     (tmp_path / "broken.whl").write_text("x")
-    done = run_here(tmp_path, ["stack", "--upstream", argument])
+    done = run_here(tmp_path, ["stack", "--upstream", argument, "--offline", "--cache", "kept"])
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.anchors.lock import Lock
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.cards.card import Card, UpstreamLine
+from ringproof.cards.card import Card, PackageUpstream, UpstreamLine
 from ringproof.cards.proof import ProofKind
 from ringproof.cards.statements import Statement, statements
 from ringproof.stack.products import Product
 from ringproof.stack.recognise import Recognition, recognise
-from ringproof.upstream.tree import UpstreamUnavailable
+from ringproof.upstream.tree import InstalledTree, UpstreamUnavailable, WheelTree
 
+_RELEASE = re.compile(r"(core_)?[vr]\d|release_")
+"""Tags and branches of releases, as cards name them."""
 PROVEN = "proven"
 """The verdict of a record that lets a statement hold elsewhere on its line."""
 
@@ -66,13 +69,18 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Assessment:
-    """A product beside one card."""
+    """A product beside one card.
+
+    Attributes:
+        trains_on: Commits and releases of the product that can train, where this one cannot.
+    """
 
     skill: str
     product: Product
     recognition: Recognition
     nearest: Nearest | None
     standpoints: tuple[LineStatement, ...]
+    trains_on: tuple[str, ...] = ()
 
     @property
     def counts(self) -> Counter[StatementStatus]:
@@ -101,22 +109,64 @@ def assess(
         if anchor.upstream in line.upstreams:
             with suppress(UpstreamUnavailable):  # in a submodule whose repository was not given
                 found[anchor.id] = resolver.resolve(anchor)
-    nearest = None if lock is None else _nearest(line, lock, found)
+    nearest = None if lock is None else _nearest(_alike(card, line, product), lock, found)
+    unpacked = frozenset(one.anchor for one in found.values() if _is_not_packed(one, product))
     points = []
     for statement in (one for one in statements(card) if line.id in one.lines):
         standing = StatementStatus.NOT_CHECKED
         why = line.unread or "no checked commit or release is on this line"
         if nearest is not None:
             verdict = verdicts.get(statement.id, "without a record")
-            standing, why = _standing(statement, found, nearest, verdict)
+            standing, why = _standing(statement, found, nearest, verdict, unpacked)
         points.append(LineStatement(statement, standing, why))
-    return Assessment(skill, product, recognition, nearest, tuple(points))
+    elsewhere = () if line.trains else tuple(_trained_on(card, product.repo))
+    return Assessment(skill, product, recognition, nearest, tuple(points), elsewhere)
 
 
-def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) -> Nearest | None:
-    """Compare the anchors with the lock's place in each upstream of the line."""
+def _trained_on(card: Card, repo: str) -> Iterator[str]:
+    """Yield the commits and releases of a repository that can train, as people name them."""
+    names = (
+        name for one in card.lines if one.repo == repo and one.trains for name in one.upstreams
+    )
+    found = (card.upstreams[name] for name in names)
+    yield from dict.fromkeys(
+        f"{one.package} {one.version}"
+        if isinstance(one, PackageUpstream)
+        else f"{one.ref} ({one.commit[:10]})"
+        for one in found
+    )
+
+
+def _is_package(product: Product) -> bool:
+    return isinstance(product.tree, WheelTree | InstalledTree)
+
+
+def _alike(card: Card, line: UpstreamLine, product: Product) -> Sequence[str]:
+    """Return the upstreams of a line that are of the same kind: releases for a package."""
+    if not _is_package(product):
+        return line.upstreams
+    known = ((name, card.upstreams[name]) for name in line.upstreams)
+    releases = [
+        name for name, one in known if isinstance(one, PackageUpstream) or _RELEASE.match(one.ref)
+    ]
+    return releases or line.upstreams
+
+
+def _is_not_packed(found: Resolution, product: Product) -> bool:
+    """Whether a file is missing because packages of the product do not hold its folder.
+
+    A package holds ``megatron/core`` and not what lies at the root of a checkout.
+    """
+    if found.status is not AnchorStatus.MISSING_FILE or not _is_package(product):
+        return False
+    folder = "/".join(found.path.split("/")[:-1][:2])
+    return not folder or not any(True for _ in product.tree.paths(f"{folder}/"))
+
+
+def _nearest(names: Sequence[str], lock: Lock, found: Mapping[str, Resolution]) -> Nearest | None:
+    """Compare the anchors with the lock's place in each of these upstreams."""
     candidates = []
-    for name in line.upstreams:
+    for name in names:
         places = {
             anchor: entry.places[name]
             for anchor, entry in lock.anchors.items()
@@ -131,15 +181,26 @@ def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) ->
 
 
 def _standing(
-    statement: Statement, found: Mapping[str, Resolution], nearest: Nearest, verdict: str
+    statement: Statement,
+    found: Mapping[str, Resolution],
+    nearest: Nearest,
+    verdict: str,
+    unpacked: frozenset[str],
 ) -> tuple[StatementStatus, str]:
-    """Return what is known of a statement, and why."""
+    """Return what is known of a statement, and why.
+
+    Args:
+        unpacked: Anchors whose files are not in packages of the product.
+    """
     anchors = [proof.target for proof in statement.proofs if proof.kind is ProofKind.ANCHOR]
     named = [found[anchor] for anchor in anchors if anchor in found]
     own = [resolution for resolution in named if resolution.anchor in nearest.holding]
     if named and not own:
         why = f"its code is not in {nearest.upstream}, the nearest that was checked"
         return StatementStatus.NOT_CHECKED, why
+    outside = next((one for one in own if one.anchor in unpacked), None)
+    if outside is not None:
+        return StatementStatus.NOT_CHECKED, f"{outside.path} is not in the package"
     broken = next((resolution for resolution in own if not resolution.holds), None)
     if broken is not None and broken.status is AnchorStatus.MISSING_EXPECTATION:
         return StatementStatus.BROKEN, broken.detail

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ringproof.errors import InputError, shown
 from ringproof.upstream.gitprogram import Git, first_line
-from ringproof.upstream.sources import FORMS, open_tree
+from ringproof.upstream.sources import FORMS, RELEASE, open_tree
 from ringproof.upstream.tree import (
     FolderTree,
     InstalledTree,
@@ -103,7 +103,7 @@ def find_products(
 
 
 def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
-    if _SPEC.match(name):
+    if _SPEC.match(name) or RELEASE.fullmatch(name):
         return open_tree(name, cache=cache, offline=offline)
     path = Path(name)
     if path.is_dir():

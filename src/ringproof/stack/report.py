@@ -49,6 +49,7 @@ def _assessment_data(one: Assessment) -> dict[str, Any]:
         "unmet": dict(one.recognition.unmet),
         "trains": line and line.trains,
         "because": line and line.because,
+        "trains_on": list(one.trains_on),
         "counts": {standing.value: one.counts[standing] for standing in StatementStatus},
         "nearest": near
         and {
@@ -111,6 +112,8 @@ def stack_lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
 def _details(one: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
     if not one["trains"]:
         yield f"cannot train: {' '.join((one['because'] or '').split())}"
+        if one["trains_on"]:
+            yield f"can train: {', '.join(one['trains_on'])}"
     counts = (f"{count} {_WORDS.get(word, word)}" for word, count in one["counts"].items())
     yield f"statements about this line: {', '.join(counts)}"
     if near := one["nearest"]:
