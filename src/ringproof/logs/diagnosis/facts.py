@@ -25,8 +25,8 @@ _LITERALS = MappingProxyType(
         FUSED_THD: (b"FusedAttention",),
     }
 )
-_ASKED_WITH = MappingProxyType({EP_OVERLAP: GRAPHS, FUSED_THD: CP})
-"""Facts that no entry needs without another one, which saves a search."""
+_ASKED_WITH = MappingProxyType({EP_OVERLAP: GRAPHS})
+"""A fact that no entry needs without another one, which saves a search."""
 _ON = r"(?: \.{2,} |[\"']?\s*[=:]\s*[\"']?)"
 _SHOWN = MappingProxyType(
     {
