@@ -100,7 +100,7 @@ def test_an_interrupted_copy_leaves_the_old_skill(
     [
         (("show", "nothing"), "no such skill"),
         (("show", NAME, "../../README.md"), "is not in the skill"),
-        (("show", NAME, "none.md"), "choose from SKILL.md, evals/evals.json"),
+        (("show", NAME, "none.md"), "choose from LICENSE, SKILL.md, evals/evals.json"),
         (("install", "--agent", "clippy"), "use one of claude, "),
         (("install", "--agent", "claude", "--into", "none"), "is not a folder"),
         (("install", "nothing", "--agent", "claude"), "no such skill"),
