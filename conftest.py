@@ -7,5 +7,8 @@ collect_ignore_glob = ["src/ringproof/rehearsal/wheels/*.py"]
 
 pytest_plugins = ["ringproof.rehearsal.fixtures"]
 
+# Modules for ranks that have imported verl; `--doctest-modules` would import them here.
+collect_ignore_glob = ["src/ringproof/rehearsal/verl/ranks/*"]
+
 settings.register_profile("shared", deadline=None)  # a shared machine may stop for a while
 settings.load_profile("shared")

@@ -32,6 +32,7 @@ TENSORS_BELOW = (
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",
     "ringproof.rehearsal.wheels.",
+    "ringproof.rehearsal.verl.ranks.",
 )
 INTEGERS = (
     *(f"attention.{name}" for name in ("case", "heads", "names", "steps")),

@@ -26,6 +26,7 @@ from ringproof.cli.options import (
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, printable, shown
 from ringproof.extras import how_to_install
+from ringproof.launch.overrides import VERL_MODULES
 from ringproof.options import option, seconds
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ EXAMPLE = (
     "--html train.html"
 )
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
+VERL_PACKAGES = (
+    "accelerate", "codetiming", "datasets", "dill", "hydra", "msgspec", "peft", "pyarrow",
+    "pylatexenc", "tensordict", "torchdata", "transformers", "zmq",
+)  # fmt: skip
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 _CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
@@ -75,6 +80,17 @@ class RehearseCommand(CacheOptions, RunOptions):
         argument=True,
     )
     upstream: str = option(..., _CHECKOUT, metavar="SPEC")
+    verl: str = option(
+        "",
+        "verl to run, for a launch of verl: a folder, git:PATH@REF or pip:verl==VERSION.  "
+        "[default: pip:verl==0.9.1]",
+        metavar="SPEC",
+    )
+    bridge: str = option(
+        "",
+        "Megatron-Bridge for a launch of verl, named alike.  [default: pip:megatron-bridge==0.6.2]",
+        metavar="SPEC",
+    )
     sets: tuple[str, ...] = set_option()
     against: str = option(
         "",
@@ -103,9 +119,11 @@ def rehearse(options: RehearseCommand) -> None:
     """
     require_packages("rehearse")
     launch = _launch(options.words, options.sets)
+    _check_verl(options, launch.script in VERL_MODULES)
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
     from ringproof.rehearsal.verdict.variant import as_json
+    from ringproof.rehearsal.verl.rehearsing import VerlRequest, rehearse_verl
 
     request = Request(
         launch=launch,
@@ -123,14 +141,32 @@ def rehearse(options: RehearseCommand) -> None:
         machine=None if options.force else Machine.here(),
     )
     with rank_progress(Console(stderr=True)) as progress:
-        result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
+
+        def tell(phase: str, line: str) -> None:
+            progress(phase, _brief(line))
+
+        if launch.script in VERL_MODULES:
+            result = rehearse_verl(VerlRequest(request, options.verl, options.bridge), tell)
+        else:
+            result = rehearse(request, tell)
     if options.html:
         write_text(page(result), options.html, field="--html")
     said = () if options.html == "-" else lines(result)
     write_result(as_json(result), said, options.json_path, good=result.passed)
 
 
-def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
+def _check_verl(options: RehearseCommand, launched: bool) -> None:
+    """Refuse options of verl for another launch, and a launch of verl without its packages."""
+    if launched:
+        require_packages("rehearse", VERL_PACKAGES, "verl")
+    for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
+        if value and not launched:
+            raise InputError(name, "the launch is none of verl; leave the option out")
+
+
+def require_packages(
+    command: str, packages: Sequence[str] = PACKAGES, extra: str = "rehearsal"
+) -> None:
     """Refuse to go on without the packages that ranks need.
 
     Raises:
@@ -139,7 +175,7 @@ def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        raise InputError(command, f"{names} cannot be imported; {how_to_install('rehearsal')}")
+        raise InputError(command, f"{names} cannot be imported; {how_to_install(extra)}")
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:

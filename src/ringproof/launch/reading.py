@@ -16,6 +16,7 @@ from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.launch.flags import Flags, is_option
 from ringproof.launch.left_out import DROPPED, ENVIRONMENT
+from ringproof.launch.overrides import VERL_MODULES, is_model, is_unused
 from ringproof.launch.shell.expand import END, UNSET, UnknownValue, marks, readable, unset
 from ringproof.launch.shell.follow import FollowedScript, ScriptCommand, follow
 
@@ -285,7 +286,8 @@ def _launch(
     if found.unknown:
         raise _needed(*found.unknown, source)
     script, arguments = found.words[0], found.words[1:]
-    words, more = _known(arguments, source)
+    known = _known_overrides if script in VERL_MODULES else _known
+    words, more = known(arguments, source)
     kept = {}
     for name, value in {**environment, **found.environment}.items():
         if not marks(value):
@@ -332,6 +334,25 @@ def _known(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
             known.append(readable(word))
         else:
             raise _needed(found[0], (readable(name).split() or ["an argument"])[0], source)
+    return known, notes
+
+
+def _known_overrides(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
+    """Return overrides whose unknown values do not matter; see `_known`."""
+    known: list[str] = []
+    notes: list[str] = []
+    for word in words:
+        found = marks(word)
+        if not found:
+            known += [word] if word else []
+        elif is_unused(word):
+            continue  # hydra could not read the mark of an unknown value
+        elif is_model(word) and (last := word.rpartition(END)[2].strip("/")):
+            known.append(f"{word.partition('=')[0]}={last}")
+        elif word.startswith(UNSET) and readable(word) == found[0].text:
+            notes.append(f"{found[0].name} is not set and was taken as empty")
+        else:
+            raise _needed(found[0], word.partition("=")[0], source)
     return known, notes
 
 
@@ -429,6 +450,8 @@ def find(
         name = PurePosixPath(readable(word)).name
         following = words[index + 1 :]
         if name in REFUSED and index <= 1 and any(".py" in word for word in following):
+            if any(module in word for word in following for module in VERL_MODULES):
+                continue  # the words behind `ray job submit --` start one of them
             remedy = "give the torchrun line that starts the same ranks"
             raise InputError(source, f"{shown(name)} is a launcher that is not known; {remedy}")
         if name == "env":
@@ -475,7 +498,7 @@ def _torchrun(words: Sequence[str], source: str) -> FoundLaunch | None:
         index += 1
     if index >= len(words):
         return None
-    if module:
+    if module and words[index] not in VERL_MODULES:
         remedy = "give the path of the training script"
         raise InputError(source, f"{shown(words[index])} is a module, and not a script; {remedy}")
     rest = tuple(words[index:])
@@ -493,8 +516,10 @@ def _python(
     rest = list(words)
     while rest and (rest[0] == "" or rest[0].startswith("-")):
         if rest[0] == "-m":
-            launches = len(rest) > 1 and rest[1] in MODULES
-            return _torchrun(rest[2:], source) if launches else None
+            name, following = rest[1] if len(rest) > 1 else "", tuple(rest[2:])
+            if name in VERL_MODULES:  # verl's own settings give the number of ranks
+                return FoundLaunch((name, *following), 1, 1)
+            return _torchrun(following, source) if name in MODULES else None
         rest = rest[2 if rest[0] in ("-W", "-X") else 1 :]
     if not rest or not TRAINING.fullmatch(PurePosixPath(readable(rest[0])).name):
         return None

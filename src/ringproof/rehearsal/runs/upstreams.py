@@ -147,6 +147,34 @@ def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tupl
     return root, version
 
 
+def open_product(
+    wheels: str, package: str, parts: tuple[str, ...], spec: str, *, option: str, cache: Path,
+    offline: bool = False, inside: tuple[str, ...] = ("",),
+) -> tuple[Path, str]:  # fmt: skip
+    """Return the folder from which a package is imported, and its origin for people.
+
+    Args:
+        wheels: Name of the product on the package index.
+        package: A folder of it, such as ``verl/trainer``.
+        parts: What is unpacked of it; see `unpacked`.
+        inside: Folders of a checkout in which ``package`` may be.
+
+    Raises:
+        InputError: The spec does not name such a product.
+    """
+    last = inside[-1]
+    for folder in inside:
+        product = _Product(wheels, str(Path(folder, package)), parts)
+        try:
+            root, name = _opened(product, spec, option, cache, offline)
+        except InputError as error:
+            if folder == last or "has no" not in error.sentence:
+                raise
+            continue
+        return root / folder, name
+    raise AssertionError(inside)
+
+
 def _opened(
     product: _Product, spec: str, option: str, cache: Path, offline: bool
 ) -> tuple[Path, str]:

@@ -270,6 +270,8 @@ def _device_arguments() -> Iterator[Patch]:
     for holder in (torch.Tensor, torch.nn.Module):
         yield holder, "to", _to_host(holder.to)
         yield holder, "cuda", lambda self, *_, **__: self
+    # Tensor-like classes of other packages let torch parse the arguments of their own `to`.
+    yield torch._C._nn, "_parse_to", _parsed_on_host(torch._C._nn._parse_to)
     yield torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor
     yield torch.Tensor, "record_stream", _answers(None)
     yield torch.Tensor, "get_device", _answers(0)
@@ -298,6 +300,12 @@ def _to_host(function: Callable[..., Any]) -> Callable[..., Any]:
         return mapped(holder, *map(host, arguments[:1]), *arguments[1:], **named)
 
     return call
+
+
+def _parsed_on_host(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap torch's parser of the arguments of ``to``, whose first one may be a device."""
+    mapped = _on_host(parse)
+    return lambda *arguments, **named: mapped(*map(host, arguments[:1]), *arguments[1:], **named)
 
 
 def _cuda_type(real_type: Callable[..., Any]) -> Callable[..., Any]:

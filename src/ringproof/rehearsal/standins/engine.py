@@ -111,6 +111,8 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
     )
     package: Any = types.ModuleType(PACKAGE)
     package.__path__ = [str(root / PACKAGE)]
+    # Other packages ask importlib for it, which refuses a module without a specification.
+    package.__spec__ = importlib.machinery.ModuleSpec(PACKAGE, None, is_package=True)
     package.__version__ = version
     package.__file__ = str(root / PACKAGE / "__init__.py")
     # The package's own __init__ would load the compiled library, so that it does not run.

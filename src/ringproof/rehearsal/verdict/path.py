@@ -190,7 +190,13 @@ def read_path(
         finished: Whether the run reached its end. The calls of one that did not are judged, and
             missing ones are not.
     """
-    requested = read_request(arguments)
+    return path_taken(read_request(arguments), reports, finished=finished)
+
+
+def path_taken(
+    requested: RequestedPath, reports: Sequence[RankReport], *, finished: bool = True
+) -> PathTaken:
+    """Summarise what ranks did, by what the launch asks for; see `read_path`."""
     calls = [(report.rank, call) for report in reports for call in report.attention]
     alone = [call.without_cp and call.size == 1 for _, call in calls]
     apart = 0

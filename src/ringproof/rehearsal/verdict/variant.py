@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.launch.overrides import VERL_MODULES
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.protocol.reports import SendRace
@@ -63,6 +64,8 @@ class Variant:
         reference: Program without context parallelism; ``None`` where none was needed or made.
         refusal: Why the program did not run to its end; ``None`` where it did.
         mended: What upstream's package lacks and the rehearsal mended, a sentence each.
+        doubles: Packages that were imported only, in the place of which empty doubles stood.
+        metrics: Sentences on metrics that differ from the reference where the training agrees.
     """
 
     name: str
@@ -78,6 +81,8 @@ class Variant:
     reference_outcome: Outcome | None = None
     refusal: StopReason | None = None
     mended: tuple[str, ...] = ()
+    doubles: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -97,7 +102,9 @@ class Variant:
     @property
     def needs(self) -> Mapping[str, str]:
         """What the launch needs besides upstream, and what the rehearsal stood in for."""
-        return {} if self.outcome is None else {n: NEEDS[n] for n in self.outcome.packages}
+        if self.outcome is None or self.launch.script in VERL_MODULES:
+            return {}  # verl's bridges do without these packages where they are absent
+        return {name: NEEDS[name] for name in self.outcome.packages}
 
     @property
     def passed(self) -> bool:
@@ -221,6 +228,8 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "races": [asdict(race) for race in variant.races],
         "needs": dict(variant.needs),
         "mended": list(variant.mended),
+        "doubles": variant.doubles,
+        "metrics": variant.metrics,
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,

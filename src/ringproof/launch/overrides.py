@@ -1,0 +1,34 @@
+"""Launches of verl, whose programs are modules and whose settings are overrides of hydra."""
+
+from __future__ import annotations
+
+import re
+
+SFT, PPO = "verl.trainer.sft_trainer", "verl.trainer.main_ppo"
+VERL_MODULES = (SFT, PPO)
+
+# Settings that a rehearsal replaces or does not use, whatever their values.
+_UNUSED = re.compile(
+    r"(data\.(train_files|val_files|.*_key|custom_cls\.\w+|cache_dir|path)"
+    r"|trainer\.(project_name|experiment_name|default_\w+_dir|logger|resume_\w+|\w+_dir)"
+    r"|(actor_rollout_ref\.)?model\.(tokenizer_path|custom_chat_template)"
+    r"|critic\..*|reward\w*\..*|custom_reward_function\..*|ray_kwargs\..*"
+    r"|actor_rollout_ref\.(rollout|ref)\..*)"
+)
+
+_MODEL = re.compile(r"(actor_rollout_ref\.)?model\.path")
+
+
+def is_model(word: str) -> bool:
+    """Return whether an override names the model, of which the last part of its path is used."""
+    return _MODEL.fullmatch(word.lstrip("+~").partition("=")[0]) is not None
+
+
+def is_unused(word: str) -> bool:
+    """Return whether the value of an override has no effect on a rehearsal.
+
+    >>> is_unused("data.train_files=$HOME/train.parquet"), is_unused("engine.seed=$SEED")
+    (True, False)
+    """
+    name, equals, _ = word.lstrip("+~").partition("=")
+    return bool(equals) and _UNUSED.fullmatch(name) is not None

@@ -1,0 +1,1 @@
+"""What runs in the ranks of a rehearsal of verl; only there its imports exist."""

@@ -1,0 +1,58 @@
+"""A tiny model of a family as a checkpoint of Hugging Face, with a tokenizer; one rank makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+SEED = 7
+SPECIAL = ("<unk>", "<pad>", "<eos>")
+
+
+def make(request: dict[str, Any]) -> dict[str, Any]:
+    """Write a model of the configuration ``request["config"]`` to the folder ``request["to"]``.
+
+    Every run of a rehearsal loads it, so that all start from the same weights.
+
+    Returns:
+        Either nothing, or ``problem``: why verl or transformers refuse what the launch names.
+    """
+    for check, name in request["known"]:
+        problem = _unknown(check, name)
+        if problem:
+            return {"problem": problem}
+    torch.manual_seed(SEED)
+    folder = Path(request["to"])
+    try:
+        config = AutoConfig.for_model(**request["config"])
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except (ValueError, KeyError) as error:
+        return {"problem": f"transformers has no causal language model of it: {error}"}
+    model.save_pretrained(folder)
+    words = {f"t{index}": index for index in range(config.vocab_size - len(SPECIAL))}
+    words.update({name: len(words) + index for index, name in enumerate(SPECIAL)})
+    unknown, pad, end = SPECIAL
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token=unknown)),
+        unk_token=unknown, pad_token=pad, eos_token=end, bos_token=end,
+    ).save_pretrained(folder)  # fmt: skip
+    return {}
+
+
+def _unknown(check: str, name: str) -> str:
+    """Return what verl says about an algorithm that it does not know; empty for one it knows."""
+    from verl.trainer.ppo import core_algos
+
+    look_up = {
+        "algorithm.adv_estimator": core_algos.get_adv_estimator_fn,
+        "actor_rollout_ref.actor.policy_loss.loss_mode": core_algos.get_policy_loss_fn,
+    }[check]
+    try:
+        look_up(name)
+    except (ValueError, KeyError) as error:
+        return f"{check}: {error}"
+    return ""

@@ -1,0 +1,90 @@
+"""Packages that verl or Megatron-Bridge import and a rehearsal never uses, as empty doubles."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from ringproof.rehearsal.standins.guard import StandInModule
+
+# Ray starts verl's workers on a cluster, the next two serve inference, and energon reads data sets
+# of pictures and video.
+NAMES = ("ray", "fastapi", "uvicorn", "megatron.energon")
+
+
+class _Double:
+    """A decorator, class or function of a package that is not here; it does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __init_subclass__(cls, **__: object) -> None:
+        super().__init_subclass__()
+
+    def __class_getitem__(cls, _: object) -> type:
+        return cls
+
+    def __call__(self, *arguments: Any, **__: object) -> Any:
+        """Return a decorated function as it is."""
+        return arguments[0] if arguments and callable(arguments[0]) else _Double()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _named(name)
+
+
+def _named(symbol: str) -> Any:
+    """Return a class for a symbol with a capital letter, otherwise an object."""
+    name = symbol.rpartition(".")[2]
+    if name == "is_initialized":
+        return lambda: False
+    return type(name, (_Double,), {}) if name[:1].isupper() else _Double()
+
+
+class DoublesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports of packages, and of modules inside them, get a module that only imports."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return a spec for the packages' names, nothing for others."""
+        inside = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
+        if not inside:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Make a module that has whatever is asked for."""
+        return StandInModule(spec.name, _named)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Give the package a version."""
+        vars(module)["__version__"] = "2.50.0"
+
+
+def install() -> None:
+    """Put a double in the place of each package that is not installed."""
+    absent = [name for name in NAMES if not _present(name)]
+    sys.meta_path.insert(0, DoublesFinder(absent))
+
+
+def installed() -> list[str]:
+    """Return the packages that have a double in this process."""
+    finders = [one for one in sys.meta_path if isinstance(one, DoublesFinder)]
+    return sorted(name for finder in finders for name in finder.names)
+
+
+def _present(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False

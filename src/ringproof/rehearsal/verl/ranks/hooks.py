@@ -1,0 +1,66 @@
+"""What a rank changes round verl's unmodified code before it starts, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import verl.workers.engine.megatron.transformer_impl as engine
+from verl.utils.checkpoint import CheckpointHandler
+from verl.utils.tracking import Tracking
+
+from ringproof.rehearsal.rank.probe import hand_over, log_step
+from ringproof.rehearsal.verl.ranks import doubles
+
+PREFIX = "train/"
+
+
+def install_float32() -> None:
+    """Let the trainer of SFT compute in float32."""
+    _install("float32")
+
+
+def install_bfloat16() -> None:
+    """Let the trainer of SFT compute in bfloat16."""
+    _install("bfloat16")
+
+
+def _install(dtype: str) -> None:
+    """Prepare the engine, and watch what the trainer logs."""
+    prepare_engine(dtype)
+    metrics: list[Mapping[str, float]] = []
+    hand_over({"doubles": doubles.installed(), "metrics": metrics})
+    log = Tracking.log
+
+    def logged(tracking: Any, data: Mapping[str, Any], step: int, *rest: Any, **named: Any) -> Any:
+        if f"{PREFIX}loss" in data:
+            note_step({name.removeprefix(PREFIX): value for name, value in data.items()}, metrics)
+        return log(tracking, data, step, *rest, **named)
+
+    Tracking.log = logged
+    # The trainer saves after its last step, which starts programs that have no stand-ins.
+    CheckpointHandler.save_checkpoint = lambda *_, **__: None
+
+
+def note_step(data: Mapping[str, Any], metrics: list[Mapping[str, float]]) -> None:
+    """Report a training step: its loss and gradient norm, and whatever else verl logged of it."""
+    found = {name: float(value) for name, value in data.items() if isinstance(value, int | float)}
+    log_step({"loss": found.pop("loss")}, found.pop("grad_norm", None))
+    metrics.append(found)
+
+
+def prepare_engine(dtype: str) -> None:
+    """Let verl's Megatron engine compute in the precision of the rehearsal, on a host."""
+    own_start = engine.MegatronEngine.__init__
+
+    def start(self: Any, model_config: Any, engine_config: Any, *rest: Any, **named: Any) -> None:
+        # The configuration only admits bfloat16 and float16, whose rounding hides defects.
+        object.__setattr__(engine_config, "dtype", dtype)
+        own_start(self, model_config, engine_config, *rest, **named)
+
+    engine.MegatronEngine.__init__ = start
+    own_count = getattr(engine.MegatronEngine, "_routed_num_tokens", None)
+    if own_count is not None:
+        # It returns an element of the batch's offsets, and verl adds up a copy of it on the GPU.
+        # On a host the copy would be the element itself, and the batch would change.
+        engine.MegatronEngine._routed_num_tokens = lambda self, data: own_count(self, data).clone()
