@@ -7,6 +7,7 @@ Bridge's ``GPTModelProvider`` that a case sets (``context_parallel_size``, ``cp_
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -121,6 +122,22 @@ def container(case: dict[str, Any]) -> Any:
         rng=bridge.RNGConfig(seed=1234),
         dist=bridge.DistributedInitConfig(**case.get("dist", {})),
     )
+
+
+def watch_flags() -> None:
+    """Hand over the names that Bridge passes to the function that makes process groups."""
+    from megatron.core import parallel_state
+
+    from ringproof.rehearsal.rank.probe import hand_over
+
+    initialize = parallel_state.initialize_model_parallel
+
+    @functools.wraps(initialize)  # Bridge looks at the signature
+    def watched(*arguments: Any, **named: Any) -> None:
+        hand_over(sorted(named))
+        initialize(*arguments, **named)
+
+    parallel_state.initialize_model_parallel = watched
 
 
 def provider_levels(named: dict[str, Any]) -> list[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -131,3 +134,44 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
         "kernels": sum(use.kernels for use in uses),
         "transfers": sum(use.transfers for use in uses),
     }
+
+
+def copies(case: dict[str, Any]) -> dict[str, Any]:
+    """Replay a captured block with its own input, with another one, and with its own rewritten.
+
+    Args:
+        case: With ``always``, Transformer Engine takes every address for another one: the control.
+
+    Returns:
+        For each call the inputs that were copied, and whether the output follows the values.
+    """
+    from transformer_engine.pytorch import make_graphed_callables
+
+    (block,), (eager,) = blocks(1), blocks(1)
+    own, copied = batch(99).requires_grad_(), list[int]()
+    (replay,) = make_graphed_callables((block,), ((own,),))
+    copy = torch.Tensor.copy_
+
+    def counted(target: torch.Tensor, source: torch.Tensor, *more: Any) -> torch.Tensor:
+        copied.append(source.untyped_storage().data_ptr())
+        return copy(target, source, *more)
+
+    def call(given: torch.Tensor) -> dict[str, Any]:
+        copied.clear()
+        with patch.object(torch.Tensor, "copy_", counted), _addresses(always=case["always"]):
+            first = replay(given).detach().clone()
+        times = copied.count(given.untyped_storage().data_ptr())
+        return {"copied": times, "right": first.equal(eager(given))}
+
+    found = {"its own": call(own), "another": call(batch(1).requires_grad_())}
+    with torch.no_grad():
+        own.mul_(2)
+    return {**found, "its own, rewritten": call(own)}
+
+
+def _addresses(*, always: bool) -> AbstractContextManager[Any]:
+    """Let each question for an address have another answer."""
+    if not always:
+        return nullcontext()
+    numbers = itertools.count(1)
+    return patch.object(torch.Tensor, "data_ptr", lambda tensor: next(numbers))

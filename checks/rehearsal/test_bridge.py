@@ -70,11 +70,13 @@ def train(
     bridge: Upstream,
     ranks: int,
     dist: Mapping[str, Any] = EMPTY,
+    *,
+    planted: tuple[str, ...] = (),
     **model: Any,
 ) -> Outcome:
     """Train three steps."""
     case = {"iterations": 3, "global_batch": 4, "model": model, "dist": dict(dist)}
-    return stage.run(Program(bridge, SCRIPT, (json.dumps(case),), ranks))
+    return stage.run(Program(bridge, SCRIPT, (json.dumps(case),), ranks, faults=planted))
 
 
 def paths(outcome: Outcome) -> set[tuple[str, tuple[int, ...]]]:
@@ -149,6 +151,20 @@ def test_the_flag_reaches_the_groups_and_no_scheduler(
     assert "megatron/core/pipeline_parallel/hybrid_cp_schedule.py" in asked.failure.place
     static = train(stage, head, 4, context_parallel_size=2, **PER_TOKEN)
     assert static.failure is None, "the control: the same without the flag"
+
+
+@pytest.mark.parametrize(("version", "passed"), [("head", True), ("release", False)])
+def test_the_release_hands_no_flag_to_the_groups(
+    stage: SessionServers, version: str, passed: bool, request: pytest.FixtureRequest
+) -> None:
+    bridge = request.getfixturevalue(version)
+    planted = (f"{CALLS}:watch_flags",)
+    flags = {"hybrid_context_parallel": True, **PER_TOKEN}
+    outcome = train(stage, bridge, 4, planted=planted, context_parallel_size=2, **flags)
+    names = outcome.ranks[0].results
+    assert "context_parallel_size" in names
+    assert ("hybrid_context_parallel" in names) is passed
+    assert not outcome.losses, "in the first step the old loop gets batches that nobody scheduled"
 
 
 @pytest.mark.parametrize("version", ["head", "release"])

@@ -39,6 +39,20 @@ def test_what_is_stale_or_changed_differs(stage: SessionServers, fault: str) -> 
     assert not all(found["equal"]), found
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_an_input_is_copied_unless_its_address_is_that_of_the_capture(
+    stage: SessionServers, always: bool
+) -> None:
+    """The control lets every address seem another one."""
+    (found,) = stage.call("checks.rehearsal.graph_cases:copies", 1, {"always": always})
+    assert {name: one["copied"] for name, one in found.items()} == {
+        "its own": int(always),
+        "another": 1,
+        "its own, rewritten": int(always),
+    }
+    assert all(one["right"] for one in found.values()), "what is written in place is seen"
+
+
 def test_a_state_of_a_generator_takes_over_another() -> None:
     """As Megatron does with each state before it captures local graphs."""
     default = DeviceGenerator(lambda action: action())

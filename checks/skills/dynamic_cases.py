@@ -521,6 +521,19 @@ def _broadcast(rank: int, hybrid: bool, batch: dict[str, torch.Tensor]) -> list[
     return sizes
 
 
+def mla_refuses() -> None:
+    """Let multi-latent attention refuse the CP size of a microbatch."""
+    module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    forward = module.MultiLatentAttention.forward
+
+    def refusing(*arguments: Any, **named: Any) -> Any:
+        packed = named.get("packed_seq_params")
+        assert packed is None or packed.local_cp_size is None, "not supported with MLA yet"
+        return forward(*arguments, **named)
+
+    module.MultiLatentAttention.forward = refusing
+
+
 def count_sizes() -> None:
     """Run the snippet of SKILL.md that counts CP sizes, before upstream's program."""
     text = (REPOSITORY / "skills/dynamic-context-parallel/SKILL.md").read_text(encoding="utf-8")

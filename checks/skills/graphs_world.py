@@ -254,10 +254,10 @@ def rope_kept() -> Any:
     return answer(twice)
 
 
-def rotary(size: int, longest: int) -> Any:
+def rotary(size: int, longest: int, most: int = 4) -> Any:
     """The length of the rotary table that is captured for a CP size, and the seeded boundaries."""
     config = types.SimpleNamespace(
-        max_seqlen_per_dp_cp_rank=16, thd_max_packed_sequences=4, pad_packed_seq_alignment="max"
+        max_seqlen_per_dp_cp_rank=16, thd_max_packed_sequences=most, pad_packed_seq_alignment="max"
     )
     made = helper(config, thd_sequence_length_upper_bound=None, seq_length=longest)
     return answer(lambda: list(made._get_thd_capture_rotary_layout(size)))
@@ -287,6 +287,7 @@ def observe(_: None) -> dict[str, Any]:
         "fullest": {str(cap): fullest(cap) for cap in (None, 3)},
         "rope": rope_kept(),
         "rotary": {str(size): rotary(size, 40) for size in (1, 2, 4)},
+        "rotary, one sequence": rotary(4, 40, most=1),
         "bounds": {
             "short": bound(64, 16),
             "longest over all ranks": bound(64, 128),

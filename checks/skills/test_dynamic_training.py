@@ -6,6 +6,8 @@ GPUs; `checks/skills/conftest.py` says how to give a checkout. Three steps of a 
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from checks.skills.commands import rehearsed
@@ -36,6 +38,8 @@ STATIC = f"{LENGTHS} --sequence-packing-scheduler dp_balanced --max-seqlen-per-d
 EXPERTS = """--num-experts 4 --moe-token-dispatcher-type alltoall --moe-router-topk 2
 --moe-aux-loss-coeff 0.01 --moe-router-load-balancing-type aux_loss"""
 MTP = "--mtp-num-layers 1"
+MLA = """--multi-latent-attention --q-lora-rank 32 --kv-lora-rank 32 --qk-head-dim 16
+--qk-pos-emb-head-dim 16 --v-head-dim 16 --no-rope-fusion"""
 STAGES = (
     """--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --num-layers 4"""
 )
@@ -226,6 +230,28 @@ def test_dev_trains_and_evaluates_like_one_rank(dev, one, ranks, options, expect
     assert sizes(outcome) == expected
     assert same(outcome, one)
     assert evaluation(outcome) == pytest.approx(evaluation(one), rel=ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "mla_refuses"])
+def test_mla_of_dev_trains_like_one_rank(dev, fault):
+    """The control refuses a CP size of its own, as the releases do."""
+    planted = (f"{CASES}:{fault}",) if fault else ()
+    outcome = dev(4, f"{DYNAMIC} 64", MLA, faults=planted)
+    if fault:
+        assert "not supported with MLA" in said(outcome)
+        return
+    assert sizes(outcome) == {1, 2, 4}
+    assert same(outcome, dev(1, STATIC, MLA))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "filled"), [(4, 64), (6, 43)])
+def test_the_command_line_of_dev_fills_in_a_budget(dev, ranks, filled):
+    """The sequence length of 256 over the domain, rounded up."""
+    outcome = dev(ranks, LENGTHS, "--dynamic-context-parallel --global-batch-size 12")
+    log = (outcome.folder / "rank-0.log").read_text(errors="replace")
+    assert re.findall(r"max_seqlen_per_dp_cp_rank \.+ (\S+)", log) == [str(filled)]
 
 
 def test_the_router_loss_of_dev_is_that_of_one_rank(dev):

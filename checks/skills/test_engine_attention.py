@@ -68,7 +68,7 @@ FOUR = {
             "swapped everywhere",
         )
     },
-    "p2p, levels": {"comm": "p2p", "groups": "levels"},
+    **{f"{comm}, levels": {"comm": comm, "groups": "levels"} for comm in COMMS[:3]},
 }
 EIGHT = {
     "p2p": {"comm": "p2p"},
@@ -147,9 +147,10 @@ def test_two_levels_are_demanded(four, groups):
     assert exact(four["a2a+p2p"])
 
 
-def test_other_types_refuse_a_list(four):
-    assert "cp_group must be" in four["p2p, levels"]["raised"]
-    assert exact(four["p2p"])
+@pytest.mark.parametrize("comm", COMMS[:3])
+def test_other_types_refuse_a_list(four, comm):
+    assert "cp_group must be" in four[f"{comm}, levels"]["raised"]
+    assert exact(four[comm])
 
 
 def test_a_level_of_one_rank_becomes_a_ring_without_a_message(four):

@@ -229,6 +229,11 @@ def test_the_rotary_table_is_as_long_as_the_longest_sequence(pr6479):
     assert pr6479["rotary"]["4"][1] == [0, 40, 64, 64, 64], "no seeded sequence is longer"
 
 
+def test_too_few_sequences_make_the_rotary_table_longer(pr6479):
+    """One sequence of at most 40 tokens cannot fill the 64 of its group: all are one, and longer."""
+    assert pr6479["rotary, one sequence"] == [64, [0, 64]]
+
+
 @pytest.mark.parametrize("line", BANKS)
 def test_tables_of_mla_are_kept_by_a_capture_only(told, line):
     assert told(line)["rope"] == [0, 1]

@@ -192,11 +192,32 @@ def test_the_engine_names_each_captured_size(stage, graph_line, card, line):
     assert named == (set() if line == BANKS[0] else {"1", "2", "4"})
 
 
+KNOWN = re.compile(r"\[Sequence Packing\] Skipping automatic checkpoint|^ \[.*\] iteration +\d+/|^\s*$")
+
+
+def said_while_replaying(text: str) -> list[str]:
+    """What is printed between the capture and the end, apart from lines that name no microbatch."""
+    _, _, trained = text.partition("Time spent in CUDA Graphs capture")
+    trained = trained.partition("graphs deleted with explicit reset")[0]
+    steps = re.findall(r"^ \[[^\n]*\] iteration +[4-6]/.*$", text, re.MULTILINE)
+    own = [line for line in trained.splitlines()[1:-1] if not KNOWN.search(line)]
+    return own + [line for line in steps if re.search(r"\b(cp|context)\b", line, re.IGNORECASE)]
+
+
 @pytest.mark.parametrize("line", BANKS)
 def test_no_line_names_the_size_of_a_microbatch(pipelines, line):
     text = log_of(pipelines(line))
     assert "dynamic_context_parallel" in text, "options are printed"
     assert "local_cp_size" not in text
+    assert "Time spent in CUDA Graphs capture" in text
+    assert said_while_replaying(text) == []
+    mark = "[Sequence Packing] Skipping automatic checkpoint at iteration 5"
+    assert mark in text, "a step with replays"
+    for spoilt in (
+        text.replace(mark, f"replayed the graph of 2 ranks\n{mark}"),
+        re.sub(r"(iteration +5/ +6 \|)", r"\1 cp: 2 |", text),
+    ):
+        assert said_while_replaying(spoilt) != [], "the control"
 
 
 def test_a_size_that_no_data_needs_is_captured(stage, graph_line, tmp_path):
