@@ -230,7 +230,7 @@ def test_the_rotary_table_is_as_long_as_the_longest_sequence(pr6479):
 
 
 def test_too_few_sequences_make_the_rotary_table_longer(pr6479):
-    """One sequence of at most 40 tokens cannot fill the 64 of its group: all are one, and longer."""
+    """One sequence of at most 40 tokens cannot fill the 64 of its group, so it is longer."""
     assert pr6479["rotary, one sequence"] == [64, [0, 64]]
 
 

@@ -192,7 +192,9 @@ def test_the_engine_names_each_captured_size(stage, graph_line, card, line):
     assert named == (set() if line == BANKS[0] else {"1", "2", "4"})
 
 
-KNOWN = re.compile(r"\[Sequence Packing\] Skipping automatic checkpoint|^ \[.*\] iteration +\d+/|^\s*$")
+KNOWN = re.compile(
+    r"\[Sequence Packing\] Skipping automatic checkpoint|^ \[.*\] iteration +\d+/|^\s*$"
+)
 
 
 def said_while_replaying(text: str) -> list[str]:
