@@ -17,14 +17,23 @@ from ringproof.files import read_input
 from ringproof.launch.flags import Flags, is_option
 from ringproof.launch.left_out import DROPPED, ENVIRONMENT
 from ringproof.launch.overrides import VERL_MODULES, is_model, is_unused
-from ringproof.launch.shell.expand import END, UNSET, UnknownValue, marks, readable, unset
+from ringproof.launch.shell.budget import ReadingBudget
+from ringproof.launch.shell.expand import (
+    END,
+    PRIVATE,
+    UNSET,
+    UnknownValue,
+    marks,
+    readable,
+    unset,
+)
 from ringproof.launch.shell.follow import FollowedScript, ScriptCommand, follow
+from ringproof.launch.shell.parse import whole_number
 
 CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
-PRIVATE = re.compile("[\ue000-\ue005]")
 CASE_RANKS = "8"
 MAX_BYTES = 16 << 20
 CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
@@ -109,8 +118,10 @@ def read_script(
     """
     script = read_text(path) if script is None else script
     given = {name: value for name, value in sets.items() if name != CHOICE}
-    followed = follow(script, path.name, {**_scheduler(script), **given}, path.parent)
-    launches = _launches(followed, path.name)
+    budget = ReadingBudget()
+    sets_of_script = {**_scheduler(script), **given}
+    followed = follow(script, path.name, sets_of_script, path.parent, budget)
+    launches = _launches(followed, path.name, budget)
     if not launches:
         where = f" before it exits in line {followed.exit_line}" if followed.exit_line else ""
         remedy = "give one that runs torchrun, srun or python with a training script"
@@ -201,7 +212,7 @@ def read_text(path: Path, remedy: str = "give a shell script or a model_config.y
         InputError: It cannot be read, is too large, or is not text; with this remedy.
     """
     try:
-        return read_input(path, MAX_BYTES, remedy=remedy).decode("utf-8")
+        return PRIVATE.sub("?", read_input(path, MAX_BYTES, remedy=remedy).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(str(path), f"the file is not text; {remedy}") from error
 
@@ -223,9 +234,9 @@ def _scheduler(script: str) -> dict[str, str]:
         "SLURM_GPUS_PER_NODE": gpus,
         "SLURM_GPUS_ON_NODE": gpus,
     }
-    known = {name: value for name, value in found.items() if value and value.isdigit()}
-    if nodes and tasks and nodes.isdigit() and tasks.isdigit():
-        known["SLURM_NTASKS"] = str(int(nodes) * int(tasks))
+    known = {n: value for n, value in found.items() if value and whole_number(value) is not None}
+    if {"SLURM_NNODES", "SLURM_NTASKS_PER_NODE"} <= set(known):
+        known["SLURM_NTASKS"] = str(int(nodes or 0) * int(tasks or 0))
     return known
 
 
@@ -236,12 +247,14 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _launches(followed: FollowedScript, source: str) -> list[tuple[ScriptCommand, FoundLaunch]]:
+def _launches(
+    followed: FollowedScript, source: str, budget: ReadingBudget
+) -> list[tuple[ScriptCommand, FoundLaunch]]:
     launches = []
     for command in followed.commands:
         if not _may_launch(command):
             continue
-        found = find(command.words, command.environment, f"{source}:{command.line}")
+        found = find(command.words, command.environment, f"{source}:{command.line}", budget=budget)
         if found is not None:
             launches.append((command, found))
         elif marks(command.words[0]):
@@ -259,7 +272,7 @@ def _chosen(
     launches: Sequence[tuple[ScriptCommand, FoundLaunch]], source: str, choice: str | None
 ) -> tuple[ScriptCommand, FoundLaunch]:
     if choice is not None:
-        if not choice.isdigit() or not 1 <= int(choice) <= len(launches):
+        if not 1 <= (whole_number(choice) or 0) <= len(launches):
             remedy = f"give a number from 1 to {len(launches)}"
             raise InputError(
                 f"--set {CHOICE}", f"{shown(choice)} is not the number of a launch; {remedy}"
@@ -433,18 +446,23 @@ def find(
     environment: Mapping[str, str],
     source: str,
     slurm: tuple[str, str] | None = None,
+    budget: ReadingBudget | None = None,
 ) -> FoundLaunch | None:
     """Find a training launch in the words of a command.
 
     Args:
         slurm: Nodes and tasks per node of the srun around the command, empty where not given.
+        budget: What the reading that this is a part of may still take; a new one by default.
 
     Returns:
         ``None`` where the command launches no training.
 
     Raises:
-        InputError: The launcher is not supported, or a size is not a number.
+        InputError: The launcher is not supported, a size is not a number, or commands start each
+            other for too long.
     """
+    budget = budget or ReadingBudget(source)
+    budget.spend(steps=1, characters=sum(map(len, words)))
     slurm = _slurm(words) or slurm
     for index, word in enumerate(words):
         name = PurePosixPath(readable(word)).name
@@ -455,14 +473,17 @@ def find(
             remedy = "give the torchrun line that starts the same ranks"
             raise InputError(source, f"{shown(name)} is a launcher that is not known; {remedy}")
         if name == "env":
+            if words[:index].count("env") > 1 or following[:1] == words[index : index + 1]:
+                continue  # the last one counts
             given = {match[1]: match[2] for w in following if (match := ASSIGNED.fullmatch(w))}
-            found = find(following, {**environment, **given}, source, slurm)
+            found = find(following, {**environment, **given}, source, slurm, budget)
             return None if found is None else replace(found, environment=MappingProxyType(given))
         if name in TORCHRUN:
             return _torchrun(following, source)
         if name in SHELLS and "-c" in following[:3]:
             scripts = following[following.index("-c") + 1 :]
-            return _inside(scripts[0], environment, source, slurm) if scripts else None
+            inner = (environment, source, slurm, budget)
+            return _inside(scripts[0], *inner) if scripts else None
         if PYTHON.fullmatch(name):
             found = _python(following, environment, source, slurm)
             if found is not None:
@@ -471,11 +492,15 @@ def find(
 
 
 def _inside(
-    script: str, environment: Mapping[str, str], source: str, slurm: tuple[str, str] | None
+    script: str,
+    environment: Mapping[str, str],
+    source: str,
+    slurm: tuple[str, str] | None,
+    budget: ReadingBudget,
 ) -> FoundLaunch | None:
-    for command in follow(script, source, dict(environment)).commands:
+    for command in follow(script, source, dict(environment), None, budget).commands:
         if _may_launch(command):
-            found = find(command.words, command.environment, source, slurm)
+            found = find(command.words, command.environment, source, slurm, budget)
             if found is not None:
                 given = {**command.environment, **found.environment}
                 return replace(found, environment=MappingProxyType(given))
@@ -537,8 +562,8 @@ def _slurm(words: Sequence[str]) -> tuple[str, str] | None:
     nodes = flags.one("--nodes") or flags.one("-N") or ""
     tasks = flags.one("--ntasks") or flags.one("-n") or ""
     each = flags.one("--ntasks-per-node") or ""
-    if not each and tasks.isdigit():
-        count = int(nodes) if nodes.isdigit() else 1
+    if not each and whole_number(tasks):
+        count = whole_number(nodes) or 1
         return str(count), str(max(int(tasks) // count, 1))
     return nodes, each
 
@@ -562,7 +587,7 @@ def _sized(
     for name, value in (nodes, each):
         if found := marks(value):
             return FoundLaunch(words, 1, 1, (found[0], name))
-        if not value.isdigit() or int(value) < 1:
+        if not whole_number(value):
             problem = "is not a number"
             raise InputError(f"{source}: {name}", f"{shown(value)} {problem}; give a number")
     return FoundLaunch(words, int(nodes[1]), int(each[1]))

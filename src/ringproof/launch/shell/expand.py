@@ -16,9 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.launch.shell.parse import WordPart, parts_of, words_of
+from ringproof.launch.shell.budget import ReadingBudget
+from ringproof.launch.shell.parse import WordPart, parts_of, whole_number, words_of
 
-LARGEST_EXPONENT = 62
+LONGEST_EXPRESSION = 10_000
+WRITTEN_BASE = re.compile(r"\b([0-9]{1,2})#([0-9A-Za-z]+)")
 
 
 class NotKnown(Exception):
@@ -37,6 +39,8 @@ class NotKnown(Exception):
 def calculate(expression: str, look_up: Callable[[str], str]) -> int:
     """Evaluate an arithmetic expression in which parameters are already expanded.
 
+    Numbers have 64 bits and wrap around, and a leading zero makes them octal, as in bash.
+
     Raises:
         NotKnown: An operator is not supported, a value is not a number, or it divides by zero.
 
@@ -44,23 +48,33 @@ def calculate(expression: str, look_up: Callable[[str], str]) -> int:
     4
     >>> calculate("2 > 1 && !0 ? 7 / -2 : 1", {}.__getitem__)
     -3
+    >>> calculate("9223372036854775807 + 1 == -2 ** 63 && 010 + 16#ff == 263", {}.__getitem__)
+    1
     """
     condition, question, rest = expression.partition("?")
     if question:
         yes, _, no = rest.partition(":")
         return calculate(yes if calculate(condition, look_up) else no, look_up)
     source = expression.replace("&&", " and ").replace("||", " or ").replace("/", "//")
-    source = re.sub(r"\b0+(?=\d)", "", re.sub(r"!(?!=)", " not ", source)).strip()
     try:
-        return int(_value(ast.parse(source or "0", mode="eval").body, look_up))
-    except (ArithmeticError, KeyError, SyntaxError, ValueError, RecursionError) as problem:
+        if len(source) > LONGEST_EXPRESSION:
+            raise ValueError(len(source))
+        source = WRITTEN_BASE.sub(lambda found: str(int(found[2], int(found[1]))), source)
+        source = re.sub(r"\b0+(?=\d)", "0o", re.sub(r"!(?!=)", " not ", source)).strip()
+        return _wrapped(int(_value(ast.parse(source or "0", mode="eval").body, look_up)))
+    except (ArithmeticError, KeyError, SyntaxError, ValueError, *TOO_DEEP) as problem:
         raise NotKnown(f"(({expression.strip()}))") from problem
+
+
+def _wrapped(number: int) -> int:
+    """Return what 64 bits hold of a number."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _value(node: ast.expr, look_up: Callable[[str], str]) -> int:
     match node:
         case ast.Constant(value=int(number)):
-            return number
+            return _wrapped(number)
         case ast.Name(name):
             return calculate(look_up(name), look_up)
         case ast.BoolOp(ast.And(), parts):
@@ -68,10 +82,11 @@ def _value(node: ast.expr, look_up: Callable[[str], str]) -> int:
         case ast.BoolOp(ast.Or(), parts):
             return any(_value(part, look_up) for part in parts)
         case ast.UnaryOp(sign, operand):
-            return OPERATORS[type(sign)](_value(operand, look_up))
+            return _wrapped(OPERATORS[type(sign)](_value(operand, look_up)))
         case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]):
-            return OPERATORS[type(sign)](_value(left, look_up), _value(right, look_up))
-    raise ValueError(ast.dump(node))
+            change = OPERATORS[type(sign)]
+            return _wrapped(change(_value(left, look_up), _value(right, look_up)))
+    raise ValueError(type(node).__name__)
 
 
 def _quotient(left: int, right: int) -> int:
@@ -81,16 +96,19 @@ def _quotient(left: int, right: int) -> int:
 
 
 def _power(base: int, exponent: int) -> int:
-    if not 0 <= exponent <= LARGEST_EXPONENT:
+    if exponent < 0:
         raise ValueError(exponent)
-    return int(base**exponent)
+    return pow(base, exponent, 1 << 64)
 
+
+TOO_DEEP = (MemoryError, RecursionError)
+"""What Python's parser raises where an expression is nested too deeply."""
 
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
     {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
         ast.FloorDiv: _quotient, ast.Mod: lambda a, b: a - b * _quotient(a, b), ast.Pow: _power,
-        ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+        ast.LShift: lambda a, b: a << b % 64, ast.RShift: lambda a, b: a >> b % 64,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
         ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
         ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -101,6 +119,8 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
 
 UNKNOWN, UNSET, END, NAMED = "\ue000", "\ue002", "\ue001", "\ue004"
 BREAK, VANISH = "\ue003", "\ue005"  # the end of an array's element; an array without elements
+PRIVATE = re.compile("[\ue000-\ue005]")
+"""The marks. They are taken out of a script that is read, so that none is forged."""
 MARK = re.compile(f"[{UNKNOWN}{UNSET}]([^{END}{NAMED}]*){NAMED}([^{END}]*){END}")
 UNSET_MARK = re.compile(f"{UNSET}[^{END}]*{END}")
 FIELD = re.compile(f"(?:[{UNKNOWN}{UNSET}][^{END}]*{END}|[^ \t\n{UNKNOWN}{UNSET}])+|[ \t\n]+")
@@ -186,12 +206,14 @@ class Scope:
         source: Name of the script, which is also its ``$0``.
         folder: Folder of the script; ``None`` where it has none.
         positional: Arguments of the script or of the function.
+        budget: What the whole reading may still take.
     """
 
     source: str
     folder: Path | None
     positional: tuple[str, ...] = ()
     variables: dict[str, Value] = field(default_factory=dict)
+    budget: ReadingBudget = field(default_factory=ReadingBudget)
 
     def assign(self, name: str, value: Value) -> None:
         """Set a variable, which from now on holds the unknown values in its text."""
@@ -202,8 +224,7 @@ class Scope:
 
     def text(self, name: str) -> str | None:
         """Return a variable's value as one string, or ``None`` where it is not set."""
-        if name.isdigit():
-            place = int(name)
+        if (place := whole_number(name)) is not None:
             if place == 0:
                 return self.source
             return self.positional[place - 1] if place <= len(self.positional) else None
@@ -234,7 +255,7 @@ def fields(words: Iterable[str], scope: Scope) -> tuple[str, ...]:
 def _fields(word: str, scope: Scope) -> list[str]:
     found: list[str] = []
     current: str | None = None
-    for piece, quoted in _pieces(parts_of(word), scope):
+    for piece, quoted in _pieces(word, scope):
         for part in [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece):
             if part == BREAK or (not quoted and part.isspace()):
                 found += [] if current is None else [current]
@@ -248,7 +269,7 @@ def _fields(word: str, scope: Scope) -> list[str]:
 
 def text(word: str, scope: Scope, *, quoted: bool = False) -> str:
     """Expand a word into one string, as on the right of an assignment."""
-    pieces = _pieces(parts_of(word, quoted=quoted), scope)
+    pieces = _pieces(word, scope, quoted=quoted)
     return "".join(" " if piece == BREAK else piece for piece, _ in pieces if piece != VANISH)
 
 
@@ -261,11 +282,14 @@ def number(expression: str, scope: Scope) -> int:
     expanded = text(expression, scope, quoted=True)
 
     def look_up(name: str) -> str:
+        scope.budget.spend(steps=1)
         value = scope.text(name)
         return "0" if value is None else plain(value) or "0"
 
     try:
         return calculate(plain(expanded), look_up)
+    except RecursionError as problem:
+        raise NotKnown(expression) from problem
     except NotKnown as problem:
         first = next((mark for mark in marks(expanded) if mark.name), None)
         raise (NotKnown(first.text, first.name) if first else problem) from None
@@ -275,14 +299,17 @@ Piece = tuple[str, bool]
 """A text, and whether it is protected from being split into fields."""
 
 
-def _pieces(parts: Iterable[WordPart], scope: Scope, *, split: bool = False) -> list[Piece]:
-    """Expand the parts of a word.
+def _pieces(word: str, scope: Scope, *, quoted: bool = False, split: bool = False) -> list[Piece]:
+    """Expand a word.
 
     Args:
+        quoted: Whether it stands in double quotes.
         split: Whether text that is not quoted is split, as the default in ``${X:-default}`` is.
     """
+    scope.budget.spend(characters=len(word))
     found: list[Piece] = []
-    for part in parts:
+    for part in parts_of(word, quoted=quoted):
+        before = len(found)
         if part.literal:
             found.append((part.text, part.quoted or not split))
         elif part.text.startswith("$((") and part.text.endswith("))"):
@@ -291,6 +318,8 @@ def _pieces(parts: Iterable[WordPart], scope: Scope, *, split: bool = False) -> 
             found.append((_command(part.text, scope), part.quoted))
         else:
             found += _parameter(part, scope)
+        new = found[before:]
+        scope.budget.spend(steps=len(new), characters=sum(len(piece) for piece, _ in new))
     return found
 
 
@@ -366,7 +395,7 @@ def _default(value: str | None, match: re.Match[str], quoted: bool, scope: Scope
         return [(unset(match.string, name), quoted)]
     if missing and operator.endswith("="):
         scope.assign(name, text(match["argument"], scope))
-    pieces = _pieces(parts_of(match["argument"]), scope, split=True)
+    pieces = _pieces(match["argument"], scope, split=True)
     return [(piece, protected or quoted) for piece, protected in pieces]
 
 
@@ -379,11 +408,17 @@ def _edited(value: str, operator: str, argument: str, scope: Scope) -> str:
         change = str.upper if operator[0] == "^" else str.lower
         return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]
     if operator[0] in "%#":
+        scope.budget.spend(characters=len(value) * len(value) // 100)  # each end is compared
         return _cut(value, given, front=operator[0] == "#", longest=len(operator) == 2)
     if operator[0] == "/":
         old, _, new = given.partition("/")
         pattern = re.compile(fnmatch.translate(old).removesuffix(r"\Z").removesuffix(r"\z"))
-        return pattern.sub(lambda _: new, value, count=0 if len(operator) == 2 else 1)
+
+        def put(_: re.Match[str]) -> str:
+            scope.budget.spend(characters=len(new))
+            return new
+
+        return pattern.sub(put, value, count=0 if len(operator) == 2 else 1)
     start, _, length = given.partition(":")
     try:
         first = number(start, scope)

@@ -13,7 +13,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
+from ringproof.files import looks_binary, read_bounded
+from ringproof.launch.shell.budget import MOST_CHARACTERS, ReadingBudget
 from ringproof.launch.shell.expand import (
+    PRIVATE,
     NotKnown,
     Scope,
     Value,
@@ -26,10 +29,11 @@ from ringproof.launch.shell.expand import (
     unknown,
     without_marks,
 )
-from ringproof.launch.shell.parse import ASSIGNED, Node, parse, words_of
+from ringproof.launch.shell.parse import ASSIGNED, Node, parse, whole_number, words_of
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50
+MOST_ARGUMENTS = 1000
 CHANGED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)(=(?!=)|\+\+|--)(.*)", re.DOTALL)
 
 BUILTINS = (
@@ -96,7 +100,7 @@ class Test:
             case ("-v", word):
                 return self._scope.text(plain(word)) is not None
             case (left, "=~", right):
-                return re.search(plain(right), plain(left)) is not None
+                return _matches(plain(right), plain(left))
             case (left, name, right) if name in NUMBERS:
                 return NUMBERS[name](number(left, self._scope), number(right, self._scope))
             case (left, "=" | "==" | "!=" as name, right) if self._patterns:
@@ -104,6 +108,24 @@ class Test:
             case (left, name, right) if name in TEXTS:
                 return TEXTS[name](plain(left), plain(right))
         return None if words else False
+
+
+REPEATED = re.compile(r"[*+{]")
+COSTLY_GROUP = re.compile(r"[*+{|?][^()]*\)[*+{]|\)\)+[*+{]")
+"""A repeated group in which something is repeated or chosen: the time may double by letter."""
+NOT_OF_PYTHON = re.compile(r"\[\[[:.=]|\\[^\W\d_]|\(\?|[*+?}][+?]|\d{4}")
+"""What bash's regular expressions and Python's do not have in common, and huge counts."""
+MOST_TRIES = 10**9
+LONGEST_FOR_COSTLY = 12
+
+
+def _matches(pattern: str, value: str) -> bool | None:
+    """Return whether a regular expression matches, or ``None`` where telling may take too long."""
+    tries = (len(value) + 1) ** (len(REPEATED.findall(pattern)) + 1) * (len(pattern) + 1)
+    longest = LONGEST_FOR_COSTLY if COSTLY_GROUP.search(pattern) else len(value)
+    if NOT_OF_PYTHON.search(pattern) or tries > MOST_TRIES or len(value) > longest:
+        return None
+    return re.search(pattern, value) is not None
 
 
 def _outside(tokens: Sequence[tuple[str, bool]], joiners: Sequence[str]) -> int | None:
@@ -154,7 +176,11 @@ class _Leave(Exception):
 
 
 def follow(
-    script: str, source: str, sets: Mapping[str, str], folder: Path | None = None
+    script: str,
+    source: str,
+    sets: Mapping[str, str],
+    folder: Path | None = None,
+    budget: ReadingBudget | None = None,
 ) -> FollowedScript:
     """Follow a script from its first line to its last.
 
@@ -165,15 +191,18 @@ def follow(
         sets: Variables, which win over the script's own assignments; positional parameters are
             named ``1``, ``2`` and so on.
         folder: Folder in which sourced scripts are looked for.
+        budget: What the reading that this is a part of may still take; a new one by default.
 
     Raises:
-        InputError: The script cannot be followed.
+        InputError: The script cannot be followed, or following it takes too much.
     """
+    budget = budget or ReadingBudget()
+    budget.place = source
     script, held = without_marks(script)
-    follower = _Follower(source, {**sets, **held}, folder)
     exit_line = 0
     try:
-        follower.run(parse(script, source))
+        follower = _Follower(source, {**sets, **held}, folder, budget)
+        follower.run(parse(script, source, budget))
     except _Leave as leave:
         exit_line = leave.line
     except RecursionError as problem:
@@ -185,18 +214,27 @@ class _Follower(Scope):
     """The variables and functions of a script while it is followed."""
 
     def __init__(
-        self, source: str, sets: Mapping[str, str], folder: Path | None, depth: int = 0
+        self,
+        source: str,
+        sets: Mapping[str, str],
+        folder: Path | None,
+        budget: ReadingBudget,
+        depth: int = 0,
     ) -> None:
-        last = max((int(name) for name in sets if name.isdigit()), default=0)
-        super().__init__(
-            source, folder, tuple(sets.get(str(number), "") for number in range(1, last + 1))
-        )
-        self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
+        places = [place for place in map(whole_number, sets) if place is not None]
+        last = max(places, default=0)
+        if last > MOST_ARGUMENTS:
+            raise InputError(f"--set {last}", f"a script has at most {MOST_ARGUMENTS} arguments "
+                             "here; give a lower number")  # fmt: skip
+        positional = tuple(sets.get(str(number), "") for number in range(1, last + 1))
+        super().__init__(source, folder, positional, budget=budget)
+        self._sets = {k: value for k, value in sets.items() if whole_number(k) is None}
         self.variables |= self._sets
         self._exported = set(self._sets)
         self._functions: dict[str, tuple[Node, ...]] = {}
         self._locals: list[dict[str, Value | None]] = []
         self._condition, self._depth = "", depth
+        self._file = source  # which a script that this one sources replaces for a while
         self.found: list[ScriptCommand] = []
         self.notes: list[str] = []
 
@@ -209,6 +247,8 @@ class _Follower(Scope):
         """Follow commands in order; return the last one's status."""
         status: Status = True
         for node in nodes:
+            self.budget.place = f"{self._file}:{node.line}"
+            self.budget.spend(steps=1)
             status = self._node(node)
         return status
 
@@ -267,6 +307,7 @@ class _Follower(Scope):
 
     def _alternatives(self, bodies: Sequence[tuple[Node, ...]], why: str) -> None:
         """Follow bodies of which only an execution would say which one runs."""
+        self.budget.spend(steps=len(bodies) * len(self.variables) // 10)
         before, condition = dict(self.variables), self._condition
         self._condition = condition or why
         ends: list[dict[str, Value]] = []
@@ -283,7 +324,7 @@ class _Follower(Scope):
     def _for(self, node: Node) -> Status:
         if node.words[1:2] != ("in",):
             return self._perhaps(node)
-        for value in fields(node.words[2:], self)[:MOST_ROUNDS]:
+        for value in fields(node.words[2:], self):
             self.assign(node.words[0], value)
             if not self._round(node.bodies[0]):
                 break
@@ -326,6 +367,7 @@ class _Follower(Scope):
         return True
 
     def _subshell(self, node: Node) -> Status:
+        self.budget.spend(steps=len(self.variables) // 10)
         before = dict(self.variables), set(self._exported)
         try:
             return self.run(node.bodies[0])
@@ -371,11 +413,12 @@ class _Follower(Scope):
             return self._call(words[0], words[1:])
         script = self._script(words)
         if script is not None:
-            return self._run_script(script, words)
+            return self._run_script(script, words, node.line)
         self._record(words, given, node.line)
         return RAN
 
     def _record(self, words: Sequence[str], given: Iterable[str], line: int) -> None:
+        self.budget.spend(steps=len(self._exported) // 10)
         exported = ((name, self.text(name)) for name in sorted(self._exported))
         environment = {name: value for name, value in exported if value is not None}
         for name, _, value in map(self._assigned, given):
@@ -443,8 +486,8 @@ class _Follower(Scope):
             case "source" | ".":
                 return self._source_file(rest, line)
             case "shift":
-                count = int(rest[0]) if rest and rest[0].isdigit() else 1
-                self.positional = self.positional[count:]
+                count = whole_number(rest[0]) if rest else None
+                self.positional = self.positional[1 if count is None else count :]
             case "set" if "--" in rest:
                 self.positional = tuple(rest[rest.index("--") + 1 :])
             case "read" | "mapfile" | "readarray" | "getopts":
@@ -462,39 +505,63 @@ class _Follower(Scope):
     def _eval(self, words: Sequence[str], line: int) -> Status:
         script, held = without_marks(" ".join(words))
         self.variables.update(held)
-        return self.run(parse(script, f"{self.source}:{line}"))
+        return self.run(parse(script, f"{self.source}:{line}", self.budget))
 
     def _script(self, words: Sequence[str]) -> Path | None:
         """Return the script beside this one that a command runs, or ``None``."""
         name = next((w for w in words if PurePosixPath(w).name not in ("bash", "sh")), "")
         if self.folder is None or marks(name) or not name.endswith(".sh"):
             return None
-        path = self.folder / name
-        return path if path.is_file() else None
+        return self._beside(name)
 
-    def _run_script(self, path: Path, words: Sequence[str]) -> Status:
+    def _beside(self, name: str) -> Path | None:
+        """Return a file in the script's folder, or ``None`` where there is none of this name."""
+        try:
+            path = (self.folder or Path()) / name
+            return path if self.folder is not None and path.is_file() else None
+        except (OSError, ValueError):  # a name that is too long, or has a zero in it
+            return None
+
+    def _read(self, path: Path) -> str | None:
+        """Return another script's text, or ``None`` where it is too large or is not text."""
+        self.budget.spend(files=1)
+        try:
+            data = read_bounded(path, MOST_CHARACTERS)
+            return None if looks_binary(data) else PRIVATE.sub("?", data.decode("utf-8"))
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _run_script(self, path: Path, words: Sequence[str], line: int) -> Status:
         """Follow another script with its own variables."""
         if self._depth >= MOST_CALLS:
             raise RecursionError
-        inner = _Follower(path.name, self._sets, path.parent, self._depth + 1)
+        inner = _Follower(path.name, self._sets, path.parent, self.budget, self._depth + 1)
         first = next(index for index, word in enumerate(words) if word.endswith(path.name))
         inner.positional = tuple(words[first + 1 :])
         for name in self._exported:
             inner.variables.setdefault(name, self.variables.get(name, ""))
         inner._exported |= self._exported
         inner._condition = self._condition
+        script = self._read(path)
+        if script is None:
+            self.notes.append(f"line {line}: the script {path.name} was not read")
+            return RAN
         with contextlib.suppress(_Leave):
-            inner.run(parse(path.read_text(encoding="utf-8"), path.name))
+            inner.run(parse(script, path.name, self.budget))
         self.found += inner.found
         self.notes += inner.notes
         return RAN
 
     def _source_file(self, words: Sequence[str], line: int) -> Status:
         name = words[0] if words else ""
-        if self.folder is not None and not marks(name):
-            path = self.folder / name
-            if path.suffix == ".sh" and path.is_file():
-                return self.run(parse(path.read_text(encoding="utf-8"), path.name))
+        path = None if marks(name) or not name.endswith(".sh") else self._beside(name)
+        script = None if path is None else self._read(path)
+        if path is not None and script is not None:
+            before, self._file = self._file, path.name
+            try:
+                return self.run(parse(script, path.name, self.budget))
+            finally:
+                self._file = before
         self.notes.append(f"line {line}: the sourced file {readable(name)} was not read")
         return RAN
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ringproof.errors import InputError, shown
+from ringproof.launch.shell.budget import ReadingBudget
 
 TOKEN = re.compile(
     r"""(?P<skipped>[ \t\r]+|\\\r?\n|\#[^\n]*)
@@ -21,6 +22,7 @@ SPECIAL = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])", re.ASCII)
 CLOSING = MappingProxyType({"$(": ")", "${": "}", "`": "`", "<(": ")", ">(": ")"})
 NAMES = MappingProxyType({'"': "double quote", "'": "quote"})
 PLAIN = re.compile(r"[^\\$`'\"<>]+")
+WHOLE = re.compile("[0-9]{1,9}")
 META = " \t\r\n;&|()<>"
 SEPARATORS = (";", "&", "\n")
 ENDS = (")", ";;", ";&", ";;&")
@@ -53,13 +55,15 @@ class Node(NamedTuple):
     bodies: tuple[tuple[Node, ...], ...] = ()
 
 
-def parse(text: str, source: str) -> tuple[Node, ...]:
-    """Parse a script.
+def parse(text: str, source: str, budget: ReadingBudget) -> tuple[Node, ...]:
+    """Parse a script, which is paid for from a budget.
 
     Raises:
-        InputError: The text is not a shell script, or uses grammar that is not supported.
+        InputError: The text is not a shell script, uses grammar that is not supported, or is too
+            large.
     """
-    parser = _Parser(text, source)
+    budget.spend(characters=len(text))
+    parser = _Parser(text, source, budget)
     body = parser.commands()
     if parser.text:
         raise parser.refuse("this is not understood here", "write the launch without it")
@@ -69,9 +73,14 @@ def parse(text: str, source: str) -> tuple[Node, ...]:
 # -- words --------------------------------------------------------------------------------------
 
 
+def whole_number(text: str) -> int | None:
+    """Return a number of at most nine digits from 0 to 9, or ``None`` for any other text."""
+    return int(text) if WHOLE.fullmatch(text) else None
+
+
 def words_of(text: str) -> list[str]:
     """Return the words of a list, for example between the parentheses of an array."""
-    return [token.text for token in _tokens(text, "") if token.kind == "word"]
+    return [token.text for token in _tokens(text, "", ReadingBudget()) if token.kind == "word"]
 
 
 def parts_of(text: str, *, quoted: bool = False) -> Iterator[WordPart]:
@@ -154,9 +163,9 @@ class _Token(NamedTuple):
     line: int
 
 
-def _tokens(text: str, source: str) -> Iterator[_Token]:
+def _tokens(text: str, source: str, budget: ReadingBudget) -> Iterator[_Token]:
     """Yield the tokens of a script; redirections, here-documents and comments are left out."""
-    lexer = _Lexer(text)
+    lexer = _Lexer(text, budget)
     while lexer.at < len(text):
         start, line = lexer.at, lexer.line
         try:
@@ -180,8 +189,8 @@ class _Lexer:
         here: Delimiters of here-documents that begin after this line.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.line = text, 0, 1
+    def __init__(self, text: str, budget: ReadingBudget) -> None:
+        self.text, self.at, self.line, self._budget = text, 0, 1, budget
         self.in_test = self.in_pattern = False
         self.here: list[str] = []
 
@@ -192,7 +201,7 @@ class _Lexer:
             ValueError: A quote or a bracket is not closed.
         """
         text, start, found = self.text, self.at, TOKEN.match(self.text, self.at)
-        if text.startswith("((", start) and text[(end := _end(text, start + 1, ")")) - 2] == ")":
+        if text.startswith("((", start) and text[(end := self._closed(start)) - 2] == ")":
             self.at = end
             return _Token("((", text[start + 2 : end - 2], self.line)
         if self.in_pattern and not (found and found["skipped"]):
@@ -217,6 +226,12 @@ class _Lexer:
             return _Token("word" if self.in_test else "operator", found[0], self.line)
         return None
 
+    def _closed(self, start: int) -> int:
+        """Return the place after parentheses, whose text is read again where they hold commands."""
+        end = _end(self.text, start + 1, ")")
+        self._budget.spend(characters=4 * (end - start))  # letter by letter, which is slow
+        return end
+
 
 def _after_documents(text: str, at: int, delimiters: list[str]) -> int:
     for delimiter in delimiters:
@@ -232,8 +247,8 @@ def _after_documents(text: str, at: int, delimiters: list[str]) -> int:
 class _Parser:
     """A recursive-descent parser over tokens."""
 
-    def __init__(self, text: str, source: str) -> None:
-        self._source, self._rest = source, list(_tokens(text, source))[::-1]
+    def __init__(self, text: str, source: str, budget: ReadingBudget) -> None:
+        self._source, self._rest = source, list(_tokens(text, source, budget))[::-1]
         self._last = _Token("", "", text.count("\n") + 1)
 
     @property
