@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from checks.anchors.gitrepo import commit
 from checks.running import ran
 from checks.upstream.fetching import NAME, Demo, demo
+from ringproof.cards import RepositoryUpstream, load_card
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +97,17 @@ def test_one_issue_while_there_is_something_to_say(
     made = (tmp_path / "calls").read_text().splitlines()
     assert len(made) == len(calls)
     assert all(line.startswith(f"issue {call}") for line, call in zip(made, calls, strict=True))
+
+
+def test_the_workflow_compares_upstreams_of_the_cards() -> None:
+    text = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    asked = re.findall(r"repo: (\S+), branch: (\S+), upstream: ([\w.-]+)\}", text)
+    assert len(asked) >= 4
+    cards = [load_card(path) for path in (ROOT / "cards").glob("*/card.yaml")]
+    known = {
+        (upstream.repo, upstream.ref, name)
+        for card in cards
+        for name, upstream in card.upstreams.items()
+        if isinstance(upstream, RepositoryUpstream)
+    }
+    assert [one for one in asked if one not in known] == []
