@@ -36,6 +36,7 @@ ALWAYS = {
     "anchors": ("--skills", SKILLS, "--offline"),
     "conform": ("--upstream", "dir:folder"),
     "fences": ("--root", "folder"),
+    "fit": ("--upstream", "dir:folder"),
     "plan": ("--ranks", "8", "--max-tokens-per-rank", "64"),
     "rehearse": ("--upstream", "dir:folder"),
     "stack": ("--skills", SKILLS),

@@ -50,6 +50,7 @@ COMMANDS = (
 )
 SLOW = (
     "conform --upstream {megatron} --te {engine} --case static-p2p-cp2 --steps 1",
+    "fit --upstream {megatron} --te {engine} -- env CUDA_DEVICE_MAX_CONNECTIONS=1 " + LAUNCH,
     "rehearse --upstream {megatron} --te {engine} -- env CUDA_DEVICE_MAX_CONNECTIONS=1 " + LAUNCH,
     "smoke megatron --upstream {megatron} --te {engine} --feature hcp --device cpu "
     "--ranks-per-node 4 --steps 1",

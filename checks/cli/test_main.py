@@ -120,7 +120,7 @@ def test_a_time_is_one_that_can_be_waited_for(value: str) -> None:
     assert {option for _, option in times} == {"--patience", "--timeout"}
     for words, option in times:
         with pytest.raises(InputError, match=re.escape(f"{option}: {value} is not a time")):
-            needed = ("--upstream", "x") if words == ["rehearse"] else ()
+            needed = ("--upstream", "x") if words in (["fit"], ["rehearse"]) else ()
             typer.testing.CliRunner().invoke(
                 command.app, [*words, *needed, option, value], catch_exceptions=False
             )

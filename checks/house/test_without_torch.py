@@ -28,6 +28,7 @@ NEEDS_TORCH = (
 TENSORS_BELOW = (
     *(f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")),
     "ringproof.reference.graphs.tape",
+    "ringproof.rehearsal.hollow.",
     "ringproof.rehearsal.library.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",

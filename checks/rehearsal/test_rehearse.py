@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ringproof.budget import Machine
 from ringproof.cli.main import app
-from ringproof.cli.rehearse import _brief
+from ringproof.cli.rehearse import brief
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
@@ -183,8 +183,8 @@ def test_small_texts() -> None:
         "12 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"
     ]  # fmt: skip
     running = "  9 s, 4 ranks running: iteration        2/       5 | lm loss"
-    assert _brief(running) == "  9 s, 4 ranks running, step 2 of 5 is done"
-    assert _brief("starts") == "starts"
+    assert brief(running) == "  9 s, 4 ranks running, step 2 of 5 is done"
+    assert brief("starts") == "starts"
 
 
 def test_scripts_are_found_by_as_much_of_their_path_as_exists(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ _HELP = MappingProxyType(
         "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
         "doctor": "Examine the configuration of a training job before it starts.",
         "fences": "Check the code and line numbers that documents quote.",
+        "fit": "Measure what a launch takes of a GPU's memory, without a GPU.",
         "lint": "Check agent skills against the specification and for safety.",
         "logs": "Read what the logs of a run prove.",
         "parity": "Compare CP attention with attention on one rank.",
@@ -53,6 +54,7 @@ _HELP = MappingProxyType(
 
 _KEPT = MappingProxyType(
     {
+        "fit": "the folder of the run keeps the logs written so far",
         "prove": "no evidence is recorded; what was fetched stays",
         "rehearse": "the folder of the run keeps the logs written so far",
         "skills": "skills installed before stay, each complete",

@@ -118,7 +118,7 @@ def rehearse(options: RehearseCommand) -> None:
     Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
     """
     require_packages("rehearse")
-    launch = _launch(options.words, options.sets)
+    launch = launch_of(options.words, options.sets)
     _check_verl(options, launch.script in VERL_MODULES)
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
@@ -130,7 +130,7 @@ def rehearse(options: RehearseCommand) -> None:
         megatron=options.upstream,
         engine=options.te,
         against=options.against,
-        folder=options.out or Path("build/rehearsal") / _name(options.words, launch),
+        folder=options.out or Path("build/rehearsal") / name_of(options.words, launch),
         cache=options.downloads,
         skills=options.skills if options.skills.is_dir() else None,
         iterations=options.steps,
@@ -143,7 +143,7 @@ def rehearse(options: RehearseCommand) -> None:
     with rank_progress(Console(stderr=True)) as progress:
 
         def tell(phase: str, line: str) -> None:
-            progress(phase, _brief(line))
+            progress(phase, brief(line))
 
         if launch.script in VERL_MODULES:
             result = rehearse_verl(VerlRequest(request, options.verl, options.bridge), tell)
@@ -178,7 +178,15 @@ def require_packages(
         raise InputError(command, f"{names} cannot be imported; {how_to_install(extra)}")
 
 
-def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
+def launch_of(words: Sequence[str], sets: Sequence[str]) -> Launch:
+    """Read the launch that a user names: a file, or the words of a command.
+
+    Args:
+        sets: Values of ``--set``.
+
+    Raises:
+        InputError: It is not a launch.
+    """
     from ringproof.launch.reading import read_command, read_launch
 
     if not words:
@@ -202,7 +210,8 @@ def assignment(entry: str) -> tuple[str, str]:
     return name, value
 
 
-def _name(words: Sequence[str], launch: Launch) -> str:
+def name_of(words: Sequence[str], launch: Launch) -> str:
+    """Return a name for the folder of a launch."""
     path = Path(words[0] if len(words) == 1 else launch.script)
     name = path.parent.name if path.stem == "model_config" else path.stem
     return re.sub(r"[^\w.-]", "_", name) or "launch"
@@ -227,7 +236,7 @@ def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
         yield lambda phase, line: status.update(escape(printable(f"{phase}: {line}")))
 
 
-def _brief(line: str) -> str:
+def brief(line: str) -> str:
     """Shorten a line of progress that ends with the last line of a log."""
     running, colon, logged = line.partition(" ranks running: ")
     if not colon:

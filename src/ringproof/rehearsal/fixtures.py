@@ -48,6 +48,9 @@ class SessionServers:
         given: Repositories by ``OWNER/NAME``, as specs.
         fetched: Cache in which other repositories are looked for, if any.
         offline: Whether releases come from the cache only.
+
+    Attributes:
+        cache: Where releases are kept.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class SessionServers:
     ) -> None:
         self._given, self._folder, self._servers = given, folder, servers
         self._fetched, self._offline = fetched, offline
-        self._cache = fetched or default_cache()
+        self.cache = fetched or default_cache()
         self._upstreams: dict[tuple[str, str], Upstream] = {}
         self._runs = 0
 
@@ -77,14 +80,14 @@ class SessionServers:
             specs = [self._spec(name) for name in key]
             with _skipping_unavailable():
                 self._upstreams[key] = open_upstream(
-                    specs[0], specs[1], cache=self._cache, offline=self._offline
+                    specs[0], specs[1], cache=self.cache, offline=self._offline
                 )
         return self._upstreams[key]
 
     def checkout(self, name: str, *parts: str) -> Path:
         """Return a folder with parts of ``OWNER/NAME@REF``; skip where it was not given."""
-        tree = open_tree(self._spec(name), cache=self._cache, offline=True)
-        return unpacked(tree, parts, self._cache)
+        tree = open_tree(self._spec(name), cache=self.cache, offline=True)
+        return unpacked(tree, parts, self.cache)
 
     def run(self, program: Program, *, preload: str | None = None) -> Outcome:
         """Run a program on its upstream's server; ``preload`` is its script unless given."""

@@ -138,20 +138,9 @@ def _packs(draft: Draft) -> bool:
 
 
 def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
-    """Shrink the number of steps and the learning-rate schedule."""
+    """Shrink the number of steps and the learning-rate schedule, and evaluate once."""
     real = draft.number("--train-iters", 0)
-    if draft.flags.has("--train-samples"):
-        draft.put("--train-samples", iterations * batch, STEPS)
-        kind, unit = "samples", batch
-    else:
-        draft.put("--train-iters", iterations, STEPS)
-        kind, unit = "iters", 1
-    for name in ("--lr-decay-", "--lr-wsd-decay-"):
-        if draft.flags.has(name + kind):
-            size = iterations * unit if name == "--lr-decay-" else unit
-            draft.put(name + kind, size, STEPS)
-    if draft.number("--lr-warmup-" + kind, 0) > 0:
-        draft.put("--lr-warmup-" + kind, unit, STEPS)
+    fewer_steps(draft, iterations, batch)
     rate = draft.flags.one("--lr")
     try:
         low = rate is not None and float(rate) < RATE_AT_LEAST
@@ -165,6 +154,22 @@ def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
         often = not real or draft.number("--eval-interval") < real
         draft.put("--eval-interval", (iterations + 1) // 2 if often else 1000, STEPS)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
+
+
+def fewer_steps(draft: Draft, iterations: int, batch: int) -> None:
+    """Shrink the number of steps, and what of the schedule counts them."""
+    if draft.flags.has("--train-samples"):
+        draft.put("--train-samples", iterations * batch, STEPS)
+        kind, unit = "samples", batch
+    else:
+        draft.put("--train-iters", iterations, STEPS)
+        kind, unit = "iters", 1
+    for name in ("--lr-decay-", "--lr-wsd-decay-"):
+        if draft.flags.has(name + kind):
+            size = iterations * unit if name == "--lr-decay-" else unit
+            draft.put(name + kind, size, STEPS)
+    if draft.number("--lr-warmup-" + kind, 0) > 0:
+        draft.put("--lr-warmup-" + kind, unit, STEPS)
 
 
 def mock_data(draft: Draft, lengths: tuple[int, int]) -> None:

@@ -55,6 +55,22 @@ class Upstream:
 
 
 @dataclass(frozen=True)
+class FullSize:
+    """How a program is run at full size, where large tensors have no content.
+
+    Attributes:
+        ranks: Ranks that are run; the others are only numbers.
+        node: Ranks of a node.
+        computes: Whether everything is computed, on all ranks, to compare; only the memory is
+            counted then.
+    """
+
+    ranks: tuple[int, ...] = (0,)
+    node: int = 8
+    computes: bool = False
+
+
+@dataclass(frozen=True)
 class Program:
     """One training program on some ranks.
 
@@ -66,6 +82,7 @@ class Program:
             ranks starts from the same model.
         listens: Whether each rank reports which functions of upstream ran, for which it is slower
             before Python 3.12.
+        full_size: Set for a run at full size, whose ranks report their memory.
     """
 
     upstream: Upstream
@@ -77,6 +94,14 @@ class Program:
     faults: tuple[str, ...] = ()
     same_weights: bool = True
     listens: bool = False
+    full_size: FullSize | None = None
+
+    @property
+    def started(self) -> tuple[int, ...]:
+        """Ranks that are run."""
+        if self.full_size is None or self.full_size.computes:
+            return tuple(range(self.ranks))
+        return self.full_size.ranks
 
     @property
     def file(self) -> Path:

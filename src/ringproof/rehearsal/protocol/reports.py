@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ringproof.rehearsal.protocol.memory import MemoryReport
+from ringproof.rehearsal.protocol.traffic import GroupTraffic
+
 
 @dataclass(frozen=True)
 class Iteration:
@@ -59,22 +62,6 @@ class AttentionCall:
     def size(self) -> int:
         """Ranks that share the sequence."""
         return math.prod(self.sizes)
-
-
-@dataclass(frozen=True)
-class GroupTraffic:
-    """What one rank contributed to one process group by one function of ``torch.distributed``.
-
-    Attributes:
-        group: Description of the process group.
-        bytes: Bytes that this rank sent or contributed.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    operation: str
-    calls: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -165,6 +152,7 @@ class RankReport:
             a module was imported.
         results: Value that a script handed over (see `ringproof.rehearsal.rank.probe`).
         packages: Packages in whose place a stand-in computed, and which a machine may lack.
+        memory: What it would take on a GPU, of a run at full size.
     """
 
     rank: int
@@ -179,3 +167,4 @@ class RankReport:
     ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     results: Any = None
     packages: tuple[str, ...] = ()
+    memory: MemoryReport | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -11,6 +12,7 @@ import sys
 import time
 import traceback
 import typing
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,12 @@ from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import (
     Failure,
-    GroupTraffic,
     RankReport,
     SendRace,
 )
 from ringproof.rehearsal.rank import probe as probes
 from ringproof.rehearsal.rank import weights
+from ringproof.rehearsal.rank.memory import MemoryWatch
 from ringproof.rehearsal.standins import (
     communication,
     conversations,
@@ -45,11 +47,14 @@ PRELOADED = "__ringproof_preload__"
 MAX_DEVICES = 64
 
 
-def prepare(upstream: Upstream, dtype: str, script: str = "") -> set[str]:
+def prepare(
+    upstream: Upstream, dtype: str, script: str = "", memory: MemoryWatch | None = None
+) -> set[str]:
     """Put every stand-in in place and import what all ranks need; called once, before forks.
 
     Args:
         script: Script whose imports are made, too, without running it; empty for none.
+        memory: Set to run at full size and watch the memory.
 
     Returns:
         Packages for which a stand-in computes, which gets their names when it does.
@@ -62,11 +67,17 @@ def prepare(upstream: Upstream, dtype: str, script: str = "") -> set[str]:
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     # Devices first: modules of upstream ask for them, and take functions of torch, when imported.
     cuda.install(MAX_DEVICES)
-    extension.install_apex(packages)
-    state_space.install(packages)
     tapes = cuda_graph.install(MAX_DEVICES)
-    wrap = cuda_graph.one_operation_each(tapes)
-    engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap)
+    wrap, fused = cuda_graph.one_operation_each(tapes), engine.COMPUTING
+    if memory is not None:
+        wrap, fused = memory.install()
+        extension.install_apex(packages, wrap)
+    else:
+        extension.install_apex(packages)
+    state_space.install(packages)
+    engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap, fused)
+    if memory is not None:
+        memory.finish()
     sys.path[:0] = [str(upstream.megatron), *map(str, upstream.extra)]
     if upstream.helpers is not None:
         dataset_helpers.install(upstream.helpers)
@@ -86,26 +97,30 @@ def enter(program: Program, rank: int, port: int, folder: Path) -> None:
     sys.stderr.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
+    node = min(program.full_size.node if program.full_size else program.ranks, program.ranks)
     os.environ.update(
         program.environment,
         RANK=str(rank),
-        LOCAL_RANK=str(rank),
+        LOCAL_RANK=str(rank % node),
         WORLD_SIZE=str(program.ranks),
-        LOCAL_WORLD_SIZE=str(program.ranks),
-        GROUP_RANK="0",
+        LOCAL_WORLD_SIZE=str(node),
+        GROUP_RANK=str(rank // node),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         OMP_NUM_THREADS="1",
     )
 
 
-def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bool:
+def execute(
+    program: Program, rank: int, folder: Path, packages: set[str], memory: MemoryWatch | None = None
+) -> bool:
     """Run a script as one rank and write ``rank-N.json``; return whether it ran through.
 
     The variables that a launcher sets for a rank are set.
 
     Args:
         packages: What `prepare` returned.
+        memory: What it was given.
     """
     packages.clear()
     torch.set_num_threads(1)
@@ -116,12 +131,13 @@ def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bo
     probe, traffic = probes.RankProbe(), communication.Contributions()
     error, relative, listener = None, program.upstream.relative, Listener()
     try:
-        communication.install(traffic, Board(folder / f"rank-{rank}.board"))
+        if memory is None or memory.computes:
+            communication.install(traffic, Board(folder / f"rank-{rank}.board"))
+        else:
+            memory.install_groups(traffic, rank, program.ranks)
         probe.watch_attention()
         probes.open_for(probe)
-        for fault in program.faults:
-            module, _, name = fault.partition(":")
-            getattr(importlib.import_module(module), name)()
+        _plant(program.faults)
         conversations.install(program.arguments)
         extension.leave_out_fused_kernels()
         _watch_training(probe, program)
@@ -129,7 +145,8 @@ def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bo
         sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots if program.listens else ():
             listener.listen(str(root))
-        runpy.run_path(str(program.file), run_name="__main__")
+        with contextlib.nullcontext() if memory is None else memory.watching(traffic):
+            runpy.run_path(str(program.file), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
             error = describe(raised, program.upstream, "raised", rank)
@@ -141,24 +158,39 @@ def execute(program: Program, rank: int, folder: Path, packages: set[str]) -> bo
         iterations=tuple(probe.iterations),
         evaluations=tuple(probe.evaluations),
         attention=tuple(probe.attention),
-        traffic=tuple(
-            GroupTraffic(group.description, group.ranks, name, calls, traffic.bytes[group, name])
-            for (group, name), calls in traffic.calls.items()
-        ),
-        races=tuple(
-            SendRace(change, relative(sent), relative(waited), count)
-            for (change, sent, waited), count in traffic.races.items()
-        ),
+        traffic=traffic.totals(),
+        races=_races(traffic, relative),
         graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
         ran={root: listener.functions(root) for root in _imported(program)},
         results=probe.results,
         packages=tuple(sorted(packages)),
+        memory=None if memory is None else memory.report(relative),
     )
-    draft = folder / f"rank-{rank}.part"
-    draft.write_text(json.dumps(dataclasses.asdict(report)))
-    draft.replace(folder / f"rank-{rank}.json")  # whole, or not at all
+    _write(report, folder)
     return error is None
+
+
+def _races(
+    traffic: communication.Contributions, relative: Callable[[str], str]
+) -> tuple[SendRace, ...]:
+    return tuple(
+        SendRace(change, relative(sent), relative(waited), count)
+        for (change, sent, waited), count in traffic.races.items()
+    )
+
+
+def _plant(faults: Iterable[str]) -> None:
+    for fault in faults:
+        module, _, name = fault.partition(":")
+        getattr(importlib.import_module(module), name)()
+
+
+def _write(report: RankReport, folder: Path) -> None:
+    """Write a report whole, or not at all."""
+    draft = folder / f"rank-{report.rank}.part"
+    draft.write_text(json.dumps(dataclasses.asdict(report)))
+    draft.replace(folder / f"rank-{report.rank}.json")
 
 
 def _imported(program: Program) -> list[str]:

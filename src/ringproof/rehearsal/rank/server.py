@@ -17,9 +17,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ringproof.programs import end_with_parent
-from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rank import bootstrap
+from ringproof.rehearsal.rank.memory import MemoryWatch
 
 
 def main() -> None:
@@ -40,25 +41,31 @@ class _Server:
 
     Attributes:
         packages: What `bootstrap.prepare` returned. Each rank has a copy of its own.
+        memory: What watches memory in programs of full size.
     """
 
     def __init__(self) -> None:
         self.packages = set[str]()
+        self.memory: MemoryWatch | None = None
 
-    def prepare(self, upstream: Upstream, dtype: str, script: str) -> Failure | None:
+    def prepare(
+        self, upstream: Upstream, dtype: str, script: str, full_size: FullSize | None
+    ) -> Failure | None:
         """Import upstream; return why that is not possible."""
+        if full_size is not None:
+            self.memory = MemoryWatch(computes=full_size.computes)
         try:
-            self.packages = bootstrap.prepare(upstream, dtype, script)
+            self.packages = bootstrap.prepare(upstream, dtype, script, self.memory)
         except BaseException as raised:
             traceback.print_exc()
             return bootstrap.describe(raised, upstream, "import", -1)
         return None
 
-    def start(self, program: Program, port: int, folder: Path) -> list[int]:
+    def start(self, program: Program, port: int, folder: Path) -> dict[int, int]:
         """Fork the ranks of a program; return their process identifiers, by rank."""
-        started = []
+        started = {}
         # Fork, not spawn: a rank has everything imported, and shares its memory until it writes.
-        for rank in range(program.ranks):
+        for rank in program.started:
             pid = os.fork()
             if pid == 0:
                 end_with_parent()
@@ -66,14 +73,14 @@ class _Server:
                 status = 1
                 with contextlib.suppress(BaseException):
                     bootstrap.enter(program, rank, port, folder)
-                    passed = bootstrap.execute(program, rank, folder, self.packages)
+                    passed = bootstrap.execute(program, rank, folder, self.packages, self.memory)
                     status = 0 if passed else 1
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
             with contextlib.suppress(OSError):  # the group must exist before a kill
                 os.setpgid(pid, pid)
-            started.append(pid)
+            started[rank] = pid
         return started
 
 

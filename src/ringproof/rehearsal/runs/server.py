@@ -17,7 +17,7 @@ from typing import Any
 
 from ringproof.programs import python, started, variables
 from ringproof.prove.touches import Touch, is_collecting, note
-from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.watch import Progress, RunWatch, tail
@@ -37,6 +37,7 @@ class Server(contextlib.ExitStack):
     Args:
         script: Script whose imports are made before the first fork; empty for none.
         environment: Variables that upstream may read while it is imported.
+        full_size: Set if its programs are run at full size.
 
     Raises:
         UpstreamFails: Upstream cannot be imported.
@@ -50,6 +51,7 @@ class Server(contextlib.ExitStack):
         environment: Mapping[str, str] | None = None,
         dtype: str = "float32",
         log: Path | None = None,
+        full_size: FullSize | None = None,
     ) -> None:
         super().__init__()
         self._upstream, self._script, self._dtype = upstream, script, dtype
@@ -59,13 +61,14 @@ class Server(contextlib.ExitStack):
             "GLOO_SOCKET_IFNAME": "lo",
             **(environment or {}),
         }
-        self._log = log
+        self._log, self._full_size = log, full_size
 
     def __enter__(self) -> Server:
         with contextlib.ExitStack() as failing:
             failing.callback(self.close)
             self._start()
-            failure = self._ask("prepare", self._upstream, self._dtype, self._script)
+            given = (self._upstream, self._dtype, self._script, self._full_size)
+            failure = self._ask("prepare", *given)
             if failure is not None:
                 raise UpstreamFails(failure)
             failing.pop_all()
@@ -156,7 +159,7 @@ class Servers(contextlib.ExitStack):
         self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._started: dict[tuple[Upstream, str, str], Server] = {}
+        self._started: dict[tuple[object, ...], Server] = {}
 
     def run(
         self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0,
@@ -167,7 +170,8 @@ class Servers(contextlib.ExitStack):
         Raises:
             UpstreamFails: Upstream cannot be imported.
         """
-        key = (program.upstream, preload, program.dtype)
+        full = program.full_size
+        key = (program.upstream, preload, program.dtype, full and full.computes)
         if key not in self._started:
             server = Server(
                 program.upstream,
@@ -175,6 +179,7 @@ class Servers(contextlib.ExitStack):
                 environment=self._environment,
                 dtype=program.dtype,
                 log=self._folder / f"server-{len(self._started)}.log",
+                full_size=full,
             )
             self._started[key] = self.enter_context(server)
         run = functools.partial(

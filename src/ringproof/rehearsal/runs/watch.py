@@ -35,12 +35,12 @@ class RunWatch:
 
     def __init__(
         self,
-        pids: list[int],
+        pids: Mapping[int, int],
         folder: Path,
         reap: Callable[[list[int]], Mapping[int, int]],
         upstream: Upstream,
     ) -> None:
-        self._pids, self._folder = dict(enumerate(pids)), folder
+        self._pids, self._folder = dict(pids), folder
         self._reap, self._upstream = reap, upstream
         self._codes: dict[int, int] = {}
         self._started = self._since = time.monotonic()
@@ -64,7 +64,7 @@ class RunWatch:
                     ended = failure.kind in ("hung", "timeout")
                     settled = time.monotonic() + (0.0 if ended else SETTLE_SECONDS)
             if progress is not None:
-                line = _last_line(self._folder / f"rank-{len(self._pids) - 1}.log")[:100]
+                line = _last_line(self._folder / f"rank-{max(self._pids)}.log")[:100]
                 seconds = time.monotonic() - self._started
                 progress(f"{seconds:3.0f} s, {len(self._open)} ranks running: {line}")
         seconds = time.monotonic() - self._started

@@ -111,10 +111,14 @@ class Call:
 
     def empty_lse(self) -> Tensor:
         """Return an LSE of zeros."""
-        q, form, heads = self.q, self.q_format, self.q.shape[-2]
-        packed = form == "thd"
-        shape = q.shape[:2] if packed else (_batch(q, form), heads, _length(q, form))
-        return q.new_zeros(shape, dtype=self.dtype)
+        return self.q.new_zeros(self.lse_shape(), dtype=self.dtype)
+
+    def lse_shape(self) -> tuple[int, ...]:
+        """Return [B, H, S], or [t, H] for packed queries."""
+        q, form = self.q, self.q_format
+        if form == "thd":
+            return tuple(q.shape[:2])
+        return _batch(q, form), q.shape[-2], _length(q, form)
 
     def lse_rows(self, lse: Tensor, span: SequencePlace) -> Tensor:
         """Return the LSE [H, S] of one sequence, as a view."""

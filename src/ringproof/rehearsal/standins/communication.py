@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ringproof.rehearsal.protocol.board import Board
+from ringproof.rehearsal.protocol.traffic import GroupTraffic
 from ringproof.rehearsal.standins.guard import calling_place, put, replace_everywhere, wrapped
 
 # Functions of torch.distributed by the parameter with what a rank sends or contributes.
@@ -73,6 +74,13 @@ class Contributions:
         """Count one call."""
         self.calls[group, operation] += 1
         self.bytes[group, operation] += _bytes(outgoing)
+
+    def totals(self) -> tuple[GroupTraffic, ...]:
+        """Return what each group and operation has carried."""
+        return tuple(
+            GroupTraffic(group.description, group.ranks, name, calls, self.bytes[group, name])
+            for (group, name), calls in self.calls.items()
+        )
 
 
 def _bytes(value: object) -> int:
@@ -137,14 +145,20 @@ def group_name(group: Any) -> GroupName:
 
 def install(traffic: Contributions, board: Board) -> None:
     """Let every later call of ``torch.distributed`` go to gloo and be counted."""
-    put(_gloo())
+    put_backend(_on_gloo)
+    put(_both("barrier", wrapped(dist.barrier, _without_devices)))
     taken = {
         name: _watched(getattr(distributed_c10d, name), name, outgoing, traffic, board)
         for outgoing, names in OUTGOING
         for name in names
     }
-    taken |= {alias: taken[name] for alias, name in ALIASES.items()}
     taken["_coalescing_manager"] = _coalesced(distributed_c10d._coalescing_manager, board)
+    put_functions(taken)
+
+
+def put_functions(taken: Mapping[str, Callable[..., Any]]) -> None:
+    """Put functions in the place of those of ``torch.distributed``, wherever upstream has them."""
+    taken = {**taken, **{alias: taken[name] for alias, name in ALIASES.items()}}
     originals = {getattr(distributed_c10d, name): value for name, value in taken.items()}
     for name, value in taken.items():
         put(_both(name, value))
@@ -173,13 +187,20 @@ def _both(name: str, value: Any) -> tuple[Patch, Patch]:
     return (distributed_c10d, name, value), (dist, name, value)
 
 
-def _gloo() -> Iterator[Patch]:
-    """Yield what lets gloo take the place of NCCL."""
+def put_backend(create: Callable[[inspect.BoundArguments, Callable[[], Any]], Any]) -> None:
+    """Let another backend take the place of NCCL.
+
+    Args:
+        create: Gets the arguments of a call that creates groups, and a function that makes it.
+    """
+    put(_backend(create))
+
+
+def _backend(create: Callable[[inspect.BoundArguments, Callable[[], Any]], Any]) -> Iterator[Patch]:
     for name in ("init_process_group", "new_group", "new_subgroups_by_enumeration", "split_group"):
         original = getattr(distributed_c10d, name, None)
         if original is not None:
-            yield from _both(name, wrapped(original, _on_gloo))
-    yield from _both("barrier", wrapped(dist.barrier, _without_devices))
+            yield from _both(name, wrapped(original, create))
     yield from _both("_make_nccl_premul_sum", ScaledSum)
     yield from _both("is_nccl_available", lambda: True)
     if not hasattr(dist, "ProcessGroupNCCL"):  # its options are dropped below

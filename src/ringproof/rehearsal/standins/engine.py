@@ -94,20 +94,29 @@ class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module)["__version__"] = "3.4.0"
 
 
-def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) -> None:
+AttentionKernels = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+COMPUTING: AttentionKernels = (attention.fused_attn_fwd, attention.fused_attn_bwd)
+
+
+def install(
+    root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap,
+    fused: AttentionKernels = COMPUTING,
+) -> None:  # fmt: skip
     """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
 
     Args:
         version: Value of ``transformer_engine.__version__``.
-        dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
+        dtype: Dtype besides bfloat16 in which fused attention is allowed to run; ``float16``, as
+            upstream allows, leaves upstream's choice as it is.
         wrap: Put around each kernel's stand-in.
+        fused: Stand-ins of fused attention, forward and backward.
     """
     sys.meta_path.insert(
         0, CompilerFinder([n for n in COMPILED if importlib.util.find_spec(n) is None])
     )
-    fused = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
+    source = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
-        has_short_backend=extension.SHORT_BACKEND in fused, wrap=wrap
+        has_short_backend=extension.SHORT_BACKEND in source, wrap=wrap
     )
     package: Any = types.ModuleType(PACKAGE)
     package.__path__ = [str(root / PACKAGE)]
@@ -125,20 +134,19 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
     if dtype is torch.float64:  # the kernels' stand-ins compute in it, the real ones do not
         constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
         constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)
-    _replace_kernels(dtype, wrap)
+    _replace_kernels(dtype, wrap, fused)
 
 
-def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap) -> None:
-    fused = importlib.import_module(f"{PACKAGE}.pytorch.cpp_extensions.fused_attn")
+def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap, fused: AttentionKernels) -> None:
+    bindings = importlib.import_module(f"{PACKAGE}.pytorch.cpp_extensions.fused_attn")
+    originals = (bindings.fused_attn_fwd, bindings.fused_attn_bwd)
     replaced = {
         original: wrap(original.__name__, attention.bound(original, stand_in))
-        for original, stand_in in (
-            (fused.fused_attn_fwd, attention.fused_attn_fwd),
-            (fused.fused_attn_bwd, attention.fused_attn_bwd),
-        )
+        for original, stand_in in zip(originals, fused, strict=True)
     }
     utils = importlib.import_module(f"{ATTENTION}.utils")
-    replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)
+    if dtype is not torch.float16:
+        replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)
     replaced[utils.get_cudnn_version] = lambda: CUDNN_VERSION
     replace_everywhere(replaced, PACKAGE.__eq__)
     backends: Any = importlib.import_module(f"{ATTENTION}.backends")

@@ -124,13 +124,14 @@ def _fused_backend(*arguments: Any) -> Any:
     return (backend, "") if len(arguments) == 1 else backend
 
 
-def install_apex(used: set[str]) -> None:
+def install_apex(used: set[str], wrap: Wrap = lambda _, function: function) -> None:
     """Let Megatron import Apex's compiled weight gradient, which its own linear layers call.
 
     Args:
         used: Gets ``apex`` when it is called.
+        wrap: Put around the stand-in.
     """
-    accumulate = noted(_accumulate, used, "apex")
+    accumulate = wrap(APEX, noted(_accumulate, used, "apex"))
     provide(APEX, wgrad_gemm_accum_fp32=accumulate, wgrad_gemm_accum_fp16=accumulate)
 
 

@@ -1,0 +1,180 @@
+"""``ringproof fit``: how a launch is prepared, what it prints, and its answers to bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ringproof.cli.main import app
+from ringproof.errors import InputError
+from ringproof.launch.flags import Flags
+from ringproof.launch.full.size import full_size
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.layout import layout
+from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
+from ringproof.rehearsal.fit.ranks import ranks_of_interest
+from ringproof.rehearsal.fit.rendering import lines
+from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json
+from ringproof.rehearsal.protocol.memory import HeldTensors, MemoryReport, StepMemory
+from ringproof.rehearsal.protocol.traffic import GroupTraffic
+
+OPTIONS = frozenset({
+    "--train-iters", "--global-batch-size", "--mock-data", "--tokenizer-type", "--vocab-size",
+    "--num-workers", "--eval-iters", "--log-interval", "--fp8-format", "--data-path", "--lr",
+    "--attention-backend", "--tokenizer-model", "--rampup-batch-size",
+})  # fmt: skip
+ARGUMENTS = (
+    "--num-layers 32 --micro-batch-size 2 --global-batch-size 1024 --pipeline-model-parallel-size 4"
+    " --tokenizer-type GPT2BPETokenizer --data-path /data/x --train-iters 50000 --lr 1e-4 --bf16"
+    " --fp8-format hybrid --attention-backend flash"
+)
+
+
+def launch(arguments: str = ARGUMENTS, ranks: int = 8) -> Launch:
+    return Launch("pretrain_gpt.py", tuple(arguments.split()), {"NVTE_X": "1"}, 1, ranks, "a.sh:1")
+
+
+def report(peak: int = 30 * GIB) -> MemoryReport:
+    held = HeldTensors(7 * GIB, 32, "activations", (16384, 7168), "bfloat16", "gemm.py:301", "MLP")
+    return MemoryReport(
+        peak=peak,
+        steady=10 * GIB,
+        at_peak={"parameters": 10 * GIB, "activations": peak - 10 * GIB},
+        at_rest={"parameters": 10 * GIB},
+        place="megatron/core/x.py:7",
+        module="GPTModel",
+        phase="forward",
+        largest=(held,),
+        steps=(StepMemory(1, 2, 3, 0.5),),
+        sent=(GroupTraffic("CONTEXT_PARALLEL_GROUP", (0, 1), "isend", 4, 11_274_000_000),),
+        flops=7 * 10**14,
+    )
+
+
+def found(peak: int = 30 * GIB, name: str = "h100") -> Fit:
+    program = full_size(launch(), options=OPTIONS)
+    ranks = (RankMemory(0, "first pipeline stage", report(peak), 9.0),
+             RankMemory(6, "last pipeline stage", report(20 * GIB), 9.0))  # fmt: skip
+    gpu_of = gpu(name) if name else None
+    return Fit(launch(), program, "git:dev", "2.20.2", gpu_of, ranks, 20.0)
+
+
+def test_a_launch_keeps_its_sizes_and_loses_its_files() -> None:
+    program = full_size(launch(), options=OPTIONS)
+    flags = Flags(program.arguments)
+    assert flags.one("--num-layers") == "32" and flags.has("--bf16")
+    assert flags.one("--lr") == "1e-4"
+    assert flags.one("--train-iters") == "2"
+    # Two microbatches for each of four stages, on DP 2 with two sequences each.
+    assert flags.one("--global-batch-size") == str(2 * 4 * 2 * 2)
+    assert (flags.one("--tokenizer-type"), flags.one("--vocab-size")) == ("NullTokenizer", "50256")
+    assert flags.one("--attention-backend") == "fused"
+    assert not flags.has("--data-path") and not flags.has("--fp8-format")
+    assert program.environment == {"NVTE_X": "1"}
+    changed = " ".join(change.what for change in program.changes)
+    assert "--fp8-format" in changed and "--num-layers" not in changed
+
+
+@pytest.mark.parametrize(
+    ("batch", "kept"), [("16", "16"), ("32", "32"), ("36", "36"), ("40", "40"), ("1025", "1025")]
+)
+def test_few_microbatches_and_refused_batches_stay(batch: str, kept: str) -> None:
+    arguments = ARGUMENTS.replace("1024", batch)
+    program = full_size(launch(arguments), options=OPTIONS)
+    assert Flags(program.arguments).one("--global-batch-size") == kept
+
+
+def test_the_vocabulary_is_asked_for_where_a_file_has_it() -> None:
+    arguments = ARGUMENTS.replace("GPT2BPETokenizer", "HuggingFaceTokenizer")
+    with pytest.raises(InputError, match=r"^--vocabulary: .*'HuggingFaceTokenizer'"):
+        full_size(launch(arguments), options=OPTIONS)
+    program = full_size(launch(arguments), options=OPTIONS, vocabulary=128256)
+    assert Flags(program.arguments).one("--vocab-size") == "128255"
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("", [0]),
+        ("--pipeline-model-parallel-size 2", [0, 8]),
+        ("--pipeline-model-parallel-size 4", [0, 8, 12]),
+        ("--pipeline-model-parallel-size 4 --tensor-model-parallel-size 2 "
+         "--use-tp-pp-dp-mapping", [0, 4, 6]),
+    ],
+)  # fmt: skip
+def test_one_rank_of_each_kind_of_stage_is_run(words: str, ranks: list[int]) -> None:
+    flags = Flags(tuple(words.split()))
+    assert list(ranks_of_interest(layout(flags, 16), flags)) == ranks
+
+
+def test_the_largest_rank_decides_and_the_estimates_count() -> None:
+    fits = found()
+    assert fits.largest.rank == 0
+    assert fits.margin == 81559 * (1 << 20) - 30 * GIB - CUBLAS_BYTES - CONTEXT_BYTES
+    assert found(79 * GIB).fits is False
+    assert found(name="").margin is None and found(200 * GIB, "").fits
+
+
+def test_the_lines_say_what_was_found() -> None:
+    text = "\n".join(lines(found()))
+    assert "8 GPUs, TP 1, CP 1, PP 4, DP 2" in text
+    assert "activations               20.000     0.000" in text
+    assert "peak in forward of GPTModel, at megatron/core/x.py:7" in text
+    assert "11.274 GB  isend, 4 calls, CONTEXT_PARALLEL_GROUP of 2" in text
+    assert "It fits: 31.062 of 79.647 GiB on H100, on rank 0" in text
+    assert "--fp8-format" in text
+    assert "It does not fit" in "\n".join(lines(found(79 * GIB)))
+    assert "It may not fit" in "\n".join(lines(found(77 * GIB)))
+    assert "The largest peak is 30.062 GiB, on rank 0." in "\n".join(lines(found(name="")))
+
+
+def test_names_of_upstream_cannot_steer_a_terminal() -> None:
+    fit = found()
+    evil = dataclasses.replace(fit.ranks[0].memory, module="\x1b[2J")
+    rank = dataclasses.replace(fit.ranks[0], memory=evil)
+    assert "\x1b" not in "\n".join(lines(dataclasses.replace(fit, ranks=(rank,))))
+
+
+def test_the_json_has_every_number_in_bytes() -> None:
+    held = json.loads(json.dumps(as_json(found())))
+    assert held["fits"] is True and held["ranks"][0]["peak"] == 30 * GIB
+    assert held["ranks"][0]["peak_with_cublas"] == 30 * GIB + CUBLAS_BYTES
+    assert held["layout"] == {"tp": 1, "cp": 1, "pp": 4, "dp": 2, "ep": 1}
+    assert held["ranks"][0]["sent"][0]["bytes"] == 11_274_000_000
+
+
+@pytest.mark.parametrize(("text", "size"), [("H200", 143771 << 20), ("80", 80 * GIB),
+                                            ("79.5GiB", int(79.5 * GIB))])  # fmt: skip
+def test_a_gpu_is_a_name_or_a_number(text: str, size: int) -> None:
+    assert gpu(text).bytes == size
+
+
+TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"--gpu h10 -- {TRAIN}", "--gpu: 'h10' is not a GPU; use one of a100, h100"),
+        (f"--gpu 0 -- {TRAIN}", "--gpu: '0' is not a GPU"),
+        ("missing.sh", "missing.sh: "),
+        ("", "SCRIPT: no launch is named"),
+        ("-- echo hello", "the command: "),
+        (f"-- {TRAIN}", "--upstream: "),
+        (f"--vocabulary 1 -- {TRAIN}", "--vocabulary: 1 is less than 2"),
+        (f"--ranks a -- {TRAIN}", "--ranks: "),
+        (f"--timeout 0 -- {TRAIN}", "--timeout: "),
+    ],
+)
+def test_bad_input_is_refused(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["fit", "--upstream", "nothing-here", "--offline", *words.split()]
+    with pytest.raises(InputError) as caught:  # the command line prints it, and exits with 2
+        CliRunner().invoke(app, given, catch_exceptions=False)
+    assert str(caught.value).startswith(said)

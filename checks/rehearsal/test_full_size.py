@@ -1,0 +1,113 @@
+"""Runs at full size: the same bytes as a run that computes, and upstream's own program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringproof.launch.reading import read_command
+from ringproof.rehearsal.conform.matrix import LIBRARY
+from ringproof.rehearsal.fit.fitting import FitRequest, Refused, fit
+from ringproof.rehearsal.fit.gpus import gpu
+from ringproof.rehearsal.fit.rendering import lines
+from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.protocol.memory import MemoryReport
+from ringproof.rehearsal.protocol.program import FullSize, Program
+
+RELEASE = "pip:megatron-core==0.19.2"
+GROUPED = "--ffn-hidden-size 256 --group-query-attention --num-query-groups 2"
+# Wide enough that the embedding and the logits have no content at full size.
+SMALL = (
+    "--num-layers 2 --hidden-size 128 --num-attention-heads 4 "
+    "--seq-length 256 --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 2 "
+    "--train-iters 2 --lr 1e-3 --vocab-size 16384 --tokenizer-type NullTokenizer --eval-iters 1 "
+    "--eval-interval 9"
+)
+MODEL = (
+    "--transformer-impl transformer_engine --bf16 --position-embedding-type rope "
+    "--normalization RMSNorm --swiglu --disable-bias-linear --no-rope-fusion "
+    "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 "
+    "--use-distributed-optimizer --mock-data --split 99,1,0 --num-workers 0 --log-interval 1 "
+    "--make-vocab-size-divisible-by 32"
+)
+P2P = "--context-parallel-size 2 --cp-comm-type p2p"
+TENSOR = "--tensor-model-parallel-size 2 --sequence-parallel"
+
+
+def measured(
+    stage: SessionServers, options: str, *, computes: bool, script: str = LIBRARY
+) -> MemoryReport:
+    """The memory of rank 0 of two ranks."""
+    program = Program(
+        stage.upstream(),
+        script,
+        tuple(f"{SMALL} {MODEL} {options}".split()),
+        2,
+        {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        "float16",
+        same_weights=False,
+        full_size=FullSize((0,), 2, computes),
+    )
+    outcome = stage.run(program, preload="")
+    assert outcome.failure is None, outcome.failure
+    assert len(outcome.ranks) == (2 if computes else 1)
+    memory = outcome.ranks[0].memory
+    assert memory is not None
+    return memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [P2P, TENSOR])
+def test_a_run_without_content_takes_the_bytes_of_one_that_computes(
+    stage: SessionServers, options: str
+) -> None:
+    computed = measured(stage, options, computes=True)
+    hollow = measured(stage, options, computes=False)
+    assert hollow.peak == computed.peak > 20 << 20
+    assert hollow.steady == computed.steady > 10 << 20
+
+
+def request_of(
+    stage: SessionServers, folder: Path, options: str, megatron: str = RELEASE
+) -> FitRequest:
+    """A launch of Megatron-LM's own program on four ranks."""
+    upstream = stage.upstream(megatron)
+    words = f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 4 pretrain_gpt.py {SMALL} "
+    launch = read_command(f"{words} {MODEL} {GROUPED} {options}".split())
+    spec = megatron if megatron.startswith("pip:") else str(upstream.megatron)
+    return FitRequest(launch, spec, str(upstream.engine), folder, stage.cache, gpu("h100"))
+
+
+@pytest.mark.slow
+def test_every_kind_of_stage_is_measured(stage: SessionServers, tmp_path: Path) -> None:
+    options = "--pipeline-model-parallel-size 2 --context-parallel-size 2 --cp-comm-type p2p"
+    found = fit(request_of(stage, tmp_path, options), lambda *_: None)
+    assert [rank.rank for rank in found.ranks] == [0, 2]
+    first, last = (rank.memory for rank in found.ranks)
+    assert len(first.steps) == len(last.steps) == 2
+    # A stage holds a vocabulary of its own, and half of the layers, twice in bfloat16.
+    parameters = 2 * 128 * 16384
+    assert parameters < first.at_rest["parameters"] < 2 * parameters
+    # Gradients are float32, and Adam keeps three more of those for half of the parameters.
+    assert first.at_rest["gradients"] == pytest.approx(2 * first.at_rest["parameters"], rel=1e-3)
+    assert first.at_rest["optimizer"] == pytest.approx(3 * first.at_rest["parameters"], rel=1e-2)
+    for memory in (first, last):
+        assert sum(memory.at_peak.values()) == memory.peak
+        assert sum(memory.at_rest.values()) == memory.steady
+        assert max(sum(moment.values()) for moment in memory.timeline) == memory.steps[-1].peak
+        assert memory.flops > 0
+    # Only the last stage has logits, which are float32 and there twice at once.
+    assert last.at_peak["activations"] > first.at_peak["activations"] + 128 * 16384 * 4
+    ring = [one for one in first.sent if one.operation == "isend" and len(one.ranks) == 2]
+    assert {one.ranks for one in ring} >= {(0, 1)}
+    assert found.fits and found.margin is not None and found.margin > 70 << 30
+    assert any(line.startswith("It fits") for line in lines(found))
+
+
+@pytest.mark.slow
+def test_what_upstream_refuses_is_said_in_its_words(stage: SessionServers, tmp_path: Path) -> None:
+    options = "--context-parallel-size 4 --cp-comm-type a2a"
+    with pytest.raises(Refused, match=r"^the launch: upstream refuses it: .*cp_size = 4") as caught:
+        fit(request_of(stage, tmp_path, options), lambda *_: None)
+    assert "context_parallel.py:" in str(caught.value)

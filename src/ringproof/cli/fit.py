@@ -1,0 +1,95 @@
+"""``ringproof fit``: whether a launch fits on its GPUs, by upstream's own program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ringproof.cli.options import CacheOptions, command_of, json_option
+from ringproof.cli.output import write_result
+from ringproof.cli.rehearse import (
+    PACKAGES,
+    brief,
+    launch_of,
+    name_of,
+    rank_progress,
+    require_packages,
+    set_option,
+)
+from ringproof.options import option, seconds
+
+EXAMPLE = "Example: ringproof fit train.sh --upstream git:/src/Megatron-LM@dev --gpu h100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitCommand(CacheOptions):
+    """The options of ``ringproof fit``."""
+
+    words: tuple[str, ...] = option(
+        (),
+        "Launch script, model_config.yaml of a functional test, or a launch command.",
+        metavar="SCRIPT | -- COMMAND...",
+        argument=True,
+    )
+    upstream: str = option(
+        ...,
+        "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
+        metavar="SPEC",
+    )
+    te: str | None = option(
+        None,
+        "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
+        "The default is the newest release on the package index.",
+        metavar="SPEC",
+    )
+    sets: tuple[str, ...] = set_option()
+    gpu: str = option(
+        "", "GPU that it shall fit on: a100, h100, h200, b200, or GiB as a number.", metavar="GPU"
+    )
+    vocabulary: int | None = option(
+        None, "Entries of the tokenizer's vocabulary, where they are in a file.", least=2
+    )
+    ranks: tuple[int, ...] = option(
+        (), "Ranks to measure.  [default: the first, a middle and the last pipeline stage]"
+    )
+    json_path: str = json_option()
+    out: Path | None = option(None, "Folder for logs.  [default: build/fit/NAME]", metavar="DIR")
+    timeout: float = seconds(600, "Longest time of one rank in seconds.")
+    offline: bool = option(False, "Do not download anything.")
+
+
+@command_of(FitCommand)
+def fit(options: FitCommand) -> None:
+    """Measure what a launch takes of a GPU's memory, without a GPU.
+
+    The launch is read and not executed. Megatron-LM's own program runs its first two steps at full
+    size on this CPU. Large tensors have no content and nothing is computed in them; what is
+    measured is which tensors live when.
+
+    Exit code 0: it fits, or no GPU was named; 1: it does not fit; 2: bad input, or upstream
+    refuses the launch.
+    """
+    require_packages("fit", PACKAGES)
+    launch = launch_of(options.words, options.sets)
+    from ringproof.rehearsal.fit.fitting import FitRequest, fit
+    from ringproof.rehearsal.fit.gpus import gpu
+    from ringproof.rehearsal.fit.rendering import lines
+    from ringproof.rehearsal.fit.result import as_json
+
+    request = FitRequest(
+        launch=launch,
+        megatron=options.upstream,
+        engine=options.te,
+        folder=options.out or Path("build/fit") / name_of(options.words, launch),
+        cache=options.downloads,
+        gpu=gpu(options.gpu) if options.gpu else None,
+        vocabulary=options.vocabulary,
+        ranks=options.ranks,
+        timeout=options.timeout,
+        offline=options.offline,
+    )
+    with rank_progress(Console(stderr=True)) as progress:
+        result = fit(request, lambda phase, line: progress(phase, brief(line)))
+    write_result(as_json(result), lines(result), options.json_path, good=result.fits)

@@ -1,0 +1,1 @@
+"""Launches at their full size."""

@@ -1,0 +1,138 @@
+"""A launch at its full size: only what needs files, hosts or many steps is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ringproof.errors import InputError, shown
+from ringproof.launch.flags import Flags
+from ringproof.launch.left_out import DATA, DROPPED, ENVIRONMENT, HARDWARE, QUANTIZED
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.data import SET, fewer_steps
+from ringproof.launch.small.draft import Change, Draft
+from ringproof.launch.small.layout import Layout, layout
+
+STEPS = 2
+"""Optimizer states appear in the first step; the second shows the memory of all others."""
+VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
+"""Entries of tokenizers whose files are always the same."""
+NO_DATA = "Nothing of the memory of a GPU: tokens, lengths of documents, blends and splits."
+NO_VOCABULARY = "Nothing: the vocabulary has as many entries."
+FEWER = "Nothing once every pipeline stage has been filled: further microbatches repeat it."
+NO_EVALUATION = "Evaluation, whose memory is smaller."
+FP8 = "FP8 and FP4: the run is in the launch's other precision, so that the memory differs."
+GRAPHS = "CUDA graphs and the memory pools that they keep."
+FUSED_ROUTER = "A fused kernel of the router, which keeps less than upstream's own PyTorch code."
+FLASH = "flash-attn, which keeps the same tensors and has larger temporaries in the backward pass."
+RAMP = "Batch sizes that grow during the training."
+CUDA_GRAPHS = (
+    "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules", "--enable-cuda-graph",
+    "--external-cuda-graph", "--cuda-graph-warmup-steps", "--cuda-graph-use-single-mempool",
+    "--cuda-graph-retain-backward-graph",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FullProgram:
+    """A program at full size.
+
+    Attributes:
+        arguments: Command line of the script.
+        layout: Sizes of the layout of ranks.
+        changes: What differs from the launch, and what that hides.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    layout: Layout
+    changes: tuple[Change, ...]
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.layout.world
+
+
+def full_size(
+    launch: Launch, *, options: Collection[str], vocabulary: int | None = None
+) -> FullProgram:
+    """Let a launch run without files, for two steps, with every size as it is.
+
+    Args:
+        options: Names of the options that this upstream knows.
+        vocabulary: Entries of the tokenizer's vocabulary; ``None`` where the launch says it.
+
+    Raises:
+        InputError: A size is not an integer, or the vocabulary's is not known.
+    """
+    draft = Draft(Flags(launch.arguments), options)
+    if draft.flags.has("--yaml-cfg"):
+        file = shown(draft.flags.one("--yaml-cfg"))
+        raise InputError("--yaml-cfg", f"{file} is not read; give its settings as options")
+    sizes = layout(draft.flags, launch.ranks)
+    _tokens(draft, vocabulary)
+    batch = _batch(draft, sizes)
+    fewer_steps(draft, STEPS, batch)
+    draft.put("--eval-iters", 0, NO_EVALUATION)
+    draft.put("--log-interval", 1, "Nothing: each step is logged.")
+    for why in dict.fromkeys(why for why in DROPPED.values() if why != DATA):
+        draft.drop([name for name, reason in DROPPED.items() if reason == why], why)
+    draft.drop(HARDWARE, "Buffers of communication that need GPUs, such as TE's user buffers.")
+    draft.drop(QUANTIZED, FP8)
+    draft.drop(CUDA_GRAPHS, GRAPHS)
+    draft.drop(("--moe-router-fusion",), FUSED_ROUTER)
+    draft.drop(("--use-flash-attn",), FLASH)
+    if draft.flags.one("--attention-backend") == "flash":
+        draft.put("--attention-backend", "fused", FLASH)
+    environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
+    return FullProgram(
+        launch.script, draft.flags.words, environment, sizes, tuple(draft.changes)
+    )  # fmt: skip
+
+
+def _tokens(draft: Draft, vocabulary: int | None) -> None:
+    """Put mock data and a tokenizer without files in the place of real ones."""
+    entries = vocabulary or _vocabulary(draft.flags)
+    draft.drop([n for n, why in DROPPED.items() if why == DATA and n not in SET], NO_DATA)
+    draft.put_all("--mock-data", (), NO_DATA)
+    draft.put("--tokenizer-type", "NullTokenizer", NO_VOCABULARY)
+    # Upstream's tokenizer without files has one entry more, for the end of a document.
+    draft.put("--vocab-size", entries - 1, NO_VOCABULARY)
+    draft.put("--num-workers", 0, NO_DATA)
+    if draft.flags.has("--sft") or draft.flags.has("--use-varlen-dataset"):
+        draft.put("--null-tokenizer-pad-id", 0, NO_VOCABULARY)
+
+
+def _vocabulary(flags: Flags) -> int:
+    """Return the entries of the launch's vocabulary.
+
+    Raises:
+        InputError: It is in a file.
+    """
+    kind = flags.one("--tokenizer-type") or ""
+    if flags.has("--vocab-size"):
+        return flags.integer("--vocab-size", 0) + (kind == "NullTokenizer")
+    if kind in VOCABULARIES:
+        return VOCABULARIES[kind]
+    sentence = (
+        f"how many entries the vocabulary of {shown(kind or 'no tokenizer')} has is in its files; "
+        "give their number with --vocabulary"
+    )
+    raise InputError("--vocabulary", sentence)
+
+
+def _batch(draft: Draft, sizes: Layout) -> int:
+    """Lower the number of microbatches where further ones only repeat; return the batch size."""
+    draft.drop(("--rampup-batch-size",), RAMP)
+    step = draft.number("--micro-batch-size") * sizes.data
+    batch = draft.number("--global-batch-size", step)
+    group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", sizes.pipeline)
+    enough = 2 * max(sizes.pipeline, group, 1) * step
+    if batch > enough and batch % step == 0:
+        rest = batch % (step * sizes.pipeline)
+        draft.put("--global-batch-size", enough + rest, FEWER)
+        return enough + rest
+    return batch

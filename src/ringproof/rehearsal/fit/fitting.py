@@ -1,0 +1,175 @@
+"""Run a launch at full size, one rank for each kind of pipeline stage, and measure its memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringproof.errors import InputError, shown
+from ringproof.files import make_folder
+from ringproof.launch.flags import Flags
+from ringproof.launch.full.size import FullProgram, full_size
+from ringproof.launch.reading import Launch
+from ringproof.rehearsal.fit.gpus import Gpu
+from ringproof.rehearsal.fit.ranks import ranks_of_interest
+from ringproof.rehearsal.fit.result import Fit, RankMemory
+from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream, calling
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, OPTIONS_SECONDS, find_script
+from ringproof.rehearsal.runs.outcome import UpstreamFails
+from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.runs.upstreams import open_upstream
+
+Progress = Callable[[str, str], None]
+DTYPE = "float16"  # upstream's own choice of attention, see `engine.install`
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What is to be measured, and how.
+
+    Attributes:
+        megatron: Megatron-LM, as `open_upstream` takes it.
+        engine: Transformer Engine, as `open_upstream` takes it; ``None`` for the newest release.
+        gpu: What the launch shall fit on; ``None`` to measure only.
+        vocabulary: Entries of the tokenizer's vocabulary; ``None`` where the launch says it.
+        ranks: Ranks that are run; empty for one of each kind of pipeline stage.
+        timeout: Longest time of one rank, in seconds.
+    """
+
+    launch: Launch
+    megatron: str
+    engine: str | None
+    folder: Path
+    cache: Path
+    gpu: Gpu | None = None
+    vocabulary: int | None = None
+    ranks: tuple[int, ...] = ()
+    timeout: float = 600.0
+    offline: bool = False
+
+
+class Refused(InputError):
+    """Upstream refuses a launch, or calls what no stand-in implements."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        where = f" (at {failure.place})" if failure.place else ""
+        if failure.symbol:
+            sentence = (
+                f"upstream calls {failure.symbol}, which cannot be followed without a GPU{where}; "
+                "leave the option out that asks for it"
+            )
+        else:
+            sentence = f"upstream refuses it: {failure.message}{where}; change the launch"
+        super().__init__("the launch", sentence)
+
+
+def fit(request: FitRequest, progress: Progress) -> Fit:
+    """Measure the memory of a launch.
+
+    Args:
+        progress: Called with a phase and a line of text now and then.
+
+    Raises:
+        InputError: The launch or an upstream cannot be used.
+        Refused: Upstream refuses the launch.
+    """
+    with Fitting(request, progress) as fitting:
+        return fitting.fit(request.launch)
+
+
+class Fitting:
+    """An upstream that is open, and measures one launch after the other; a context manager."""
+
+    def __init__(self, request: FitRequest, progress: Progress) -> None:
+        self._request, self._progress = request, progress
+        progress("open", "Megatron-LM and Transformer Engine")
+        self._upstream = open_upstream(
+            request.megatron, request.engine, cache=request.cache, offline=request.offline
+        )
+        self._script = find_script(request.launch, self._upstream)
+        make_folder(request.folder, field="--out")
+        variables = request.launch.environment.items()
+        imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
+        self._servers = Servers(request.folder, environment=imported)
+        self._known: frozenset[str] | None = None
+        self._runs = 0
+
+    def __enter__(self) -> Fitting:
+        self._servers.__enter__()
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self._servers.__exit__(*given)  # type: ignore[arg-type]
+
+    def fit(self, launch: Launch) -> Fit:
+        """Measure a launch; see the function `fit`."""
+        request, started = self._request, time.monotonic()
+        launch = replace(launch, script=self._script)
+        program = full_size(launch, options=self._options(), vocabulary=request.vocabulary)
+        roles = self._roles(program)
+        measured = tuple(self._rank(program, launch, rank, role) for rank, role in roles.items())
+        upstream: Upstream = self._upstream
+        return Fit(
+            launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
+            time.monotonic() - started, upstream.lacks,
+        )  # fmt: skip
+
+    def _roles(self, program: FullProgram) -> dict[int, str]:
+        if not self._request.ranks:
+            return ranks_of_interest(program.layout, Flags(program.arguments))
+        for rank in self._request.ranks:
+            if not 0 <= rank < program.ranks:
+                sentence = f"there is no rank {rank}; give ranks from 0 to {program.ranks - 1}"
+                raise InputError("--ranks", sentence)
+        return dict.fromkeys(self._request.ranks, "as asked for")
+
+    def _rank(self, program: FullProgram, launch: Launch, rank: int, role: str) -> RankMemory:
+        self._runs += 1
+        node = min(launch.ranks_per_node, launch.ranks)
+        run = Program(
+            self._upstream, program.script, program.arguments, program.ranks, program.environment,
+            DTYPE, same_weights=False, full_size=FullSize((rank,), node),
+        )  # fmt: skip
+        folder = self._request.folder / f"run-{self._runs}"
+        outcome = self._servers.run(
+            run, program.script, folder, limit_seconds=self._request.timeout,
+            progress=lambda line: self._progress(f"rank {rank} of {program.ranks}", line),
+        )  # fmt: skip
+        if outcome.failure is not None:
+            raise Refused(outcome.failure)
+        report = outcome.ranks[0]
+        if report.memory is None or not report.memory.steps:
+            sentence = f"{shown(program.script)} trained no step; name a training script"
+            raise InputError("SCRIPT", sentence)
+        return RankMemory(rank, role, report.memory, report.seconds)
+
+    def _options(self) -> frozenset[str]:
+        """Return the option names that the script's own parser knows."""
+        if self._known is None:
+            upstream = self._upstream
+            self._progress("import", f"{upstream.megatron_name} and Transformer Engine")
+            function = "ringproof.rehearsal.rank.calling:known_options"
+            program = calling(
+                upstream, function, str(upstream.program(self._script) or self._script), dtype=DTYPE
+            )
+            folder = self._request.folder / "options"
+            try:
+                outcome = self._servers.run(
+                    replace(program, full_size=FullSize()), self._script, folder,
+                    limit_seconds=OPTIONS_SECONDS,
+                )  # fmt: skip
+            except UpstreamFails as failed:
+                raise Refused(failed.failure) from failed
+            names = outcome.ranks[0].results if outcome.ranks else None
+            if not names:
+                said = f" ({outcome.failure.message})" if outcome.failure else ""
+                sentence = (
+                    f"{shown(self._script)} does not parse a command line of Megatron-LM{said}"
+                )
+                raise InputError("SCRIPT", f"{sentence}; name a training script of Megatron-LM")
+            self._known = frozenset(names)
+        return self._known

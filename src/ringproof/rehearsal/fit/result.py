@@ -1,0 +1,125 @@
+"""What ``ringproof fit`` finds: the memory of the ranks that were run, and whether it fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from ringproof.launch.full.size import FullProgram
+from ringproof.launch.reading import Launch
+from ringproof.rehearsal.fit.gpus import (
+    CONTEXT_BYTES,
+    CONTEXT_SOURCE,
+    CUBLAS_BYTES,
+    CUBLAS_SOURCE,
+    Gpu,
+)
+from ringproof.rehearsal.protocol.memory import MemoryReport
+
+UNSEEN = (
+    "fragmentation of torch's caching allocator: what it reserves and does not hand out",
+    "workspaces that compiled kernels allocate, such as those of attention's backward pass",
+    "buffers of NCCL, and of communication that overlaps with products of matrices",
+    "quantized training (FP8, FP4) and pools of CUDA graphs",
+    "tokens that a real router sends to one rank more than to another: routing is balanced here",
+)
+"""What the numbers do not contain."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """The memory of one rank.
+
+    Attributes:
+        role: Which pipeline stage it is, for people.
+    """
+
+    rank: int
+    role: str
+    memory: MemoryReport
+    seconds: float
+
+    @property
+    def peak(self) -> int:
+        """Highest number of bytes that torch would count, cuBLAS included."""
+        return self.memory.peak + CUBLAS_BYTES
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the GPU, with what torch does not count."""
+        return self.peak + CONTEXT_BYTES
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The memory of a launch.
+
+    Attributes:
+        megatron: Version or commit, for people.
+        gpu: What it shall fit on; ``None`` where nobody asked.
+        seconds: Wall-clock time of all.
+        mended: What upstream's package lacks and the run mended, a sentence each.
+    """
+
+    launch: Launch
+    program: FullProgram
+    megatron: str
+    engine: str
+    gpu: Gpu | None
+    ranks: tuple[RankMemory, ...]
+    seconds: float
+    mended: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> RankMemory:
+        """The rank that needs most."""
+        return max(self.ranks, key=lambda rank: rank.peak)
+
+    @property
+    def margin(self) -> int | None:
+        """Bytes of the GPU that stay free; negative if it does not fit."""
+        return None if self.gpu is None else self.gpu.bytes - self.largest.needed
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.margin is None or self.margin >= 0
+
+
+def as_json(fit: Fit) -> dict[str, Any]:
+    """Return everything as JSON can hold it; sizes in bytes."""
+    sizes = fit.program.layout
+    return {
+        "launch": fit.launch.source,
+        "script": fit.program.script,
+        "arguments": list(fit.program.arguments),
+        "megatron": fit.megatron,
+        "transformer_engine": fit.engine,
+        "world": sizes.world,
+        "layout": {
+            "tp": sizes.tensor, "cp": sizes.context, "pp": sizes.pipeline, "dp": sizes.data,
+            "ep": sizes.expert,
+        },
+        "gpu": None if fit.gpu is None else dataclasses.asdict(fit.gpu),
+        "fits": None if fit.gpu is None else fit.fits,
+        "margin_bytes": fit.margin,
+        "estimates": {
+            "cublas": {"bytes": CUBLAS_BYTES, "source": CUBLAS_SOURCE},
+            "context": {"bytes": CONTEXT_BYTES, "source": CONTEXT_SOURCE},
+        },
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "role": rank.role,
+                "peak_with_cublas": rank.peak,
+                "seconds": rank.seconds,
+                **dataclasses.asdict(rank.memory),
+            }
+            for rank in fit.ranks
+        ],
+        "mended": list(fit.mended),
+        "changes": [dataclasses.asdict(change) for change in fit.program.changes],
+        "unseen": list(UNSEEN),
+        "seconds": fit.seconds,
+    }  # fmt: skip

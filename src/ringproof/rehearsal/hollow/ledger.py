@@ -1,0 +1,156 @@
+"""A ledger of the memory of one device: which blocks live, since when, and of how many bytes.
+
+It knows no torch. Blocks are rounded up as torch's caching allocator does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+GRAIN = 512
+"""Bytes to a multiple of which torch's caching allocator rounds a block up."""
+
+
+def rounded(count: int) -> int:
+    """Return the bytes that the allocator counts for a request.
+
+    >>> rounded(1), rounded(512), rounded(0)
+    (512, 512, 0)
+    """
+    return -(-count // GRAIN) * GRAIN
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a block is from.
+
+    Attributes:
+        operation: Name of the operation of torch that made it.
+        shape: Shape of the tensor that it was made for.
+        place: ``FILE:LINE`` upstream.
+        module: Innermost module of the model whose forward ran; empty outside of any.
+        phase: What upstream did: ``setup``, ``step``, ``optimizer`` or ``between``.
+        backward: Whether the backward pass ran.
+    """
+
+    operation: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    place: str = ""
+    module: str = ""
+    phase: str = "setup"
+    backward: bool = False
+
+
+@dataclass
+class LiveBlock:
+    """One block of memory.
+
+    Attributes:
+        bytes: Size at the end, or when it was dropped.
+        kind: What it holds, where somebody said so; empty otherwise.
+        received: Whether a collective or a receive wrote into it.
+        dropped_in_backward: ``None`` while it lives.
+    """
+
+    bytes: int
+    origin: Origin
+    kind: str = ""
+    received: bool = False
+    dropped_in_backward: bool | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment that upstream reached.
+
+    Attributes:
+        event: Number of events before it.
+        bytes: Memory at that moment.
+        peak: Highest memory since the mark before.
+    """
+
+    name: str
+    event: int
+    bytes: int
+    peak: int
+
+
+class Ledger:
+    """Counts the live bytes of a device, and keeps every change.
+
+    Attributes:
+        bytes: Live bytes now.
+        peak: Highest number of live bytes so far.
+        peak_event: Number of events after which the peak was reached.
+        extra: Bytes at the peak that no block holds, because they came and went in one call.
+        events: LiveBlock number and change in bytes, in order.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = self.peak = self.peak_event = self.extra = 0
+        self.blocks: dict[int, LiveBlock] = {}
+        self.events: list[tuple[int, int]] = []
+        self.marks: list[Mark] = []
+        self._since_mark = 0
+
+    def enter(self, count: int, origin: Origin) -> int:
+        """Note that a block of ``count`` bytes exists from now on; return its number."""
+        number = len(self.blocks) + 1
+        self.blocks[number] = LiveBlock(0, origin)
+        self.resize(number, count)
+        return number
+
+    def resize(self, number: int, count: int) -> None:
+        """Note that a block has another size from now on."""
+        block = self.blocks[number]
+        change = rounded(count) - block.bytes
+        block.bytes += change
+        self._change(number, change)
+
+    def drop(self, number: int, *, backward: bool = False) -> None:
+        """Note that a block is gone."""
+        block = self.blocks[number]
+        if block.dropped_in_backward is None:
+            block.dropped_in_backward = backward
+            self._change(number, -block.bytes)
+
+    def pass_by(self, count: int) -> None:
+        """Note that ``count`` more bytes were needed for a moment."""
+        self._reach(self.bytes + count, count)
+
+    def mark(self, name: str) -> None:
+        """Note a moment."""
+        self.marks.append(Mark(name, len(self.events), self.bytes, self._since_mark))
+        self._since_mark = self.bytes
+
+    def _change(self, number: int, change: int) -> None:
+        self.bytes += change
+        self.events.append((number, change))
+        self._reach(self.bytes, 0)
+
+    def _reach(self, level: int, extra: int) -> None:
+        self._since_mark = max(self._since_mark, level)
+        if level > self.peak:
+            self.peak, self.peak_event, self.extra = level, len(self.events), extra
+
+    def alive(self, event: int) -> dict[int, int]:
+        """Return the bytes of each block that was alive after so many events."""
+        sizes: Counter[int] = Counter()
+        for number, change in self.events[:event]:
+            sizes[number] += change
+        return {number: size for number, size in sizes.items() if size}
+
+    def levels(self, start: int, kinds: Mapping[int, str]) -> Iterator[Counter[str]]:
+        """Yield the bytes of each kind after the events from ``start`` on, one after the other.
+
+        Args:
+            kinds: Kind of each block by its number.
+        """
+        level: Counter[str] = Counter()
+        for event, (number, change) in enumerate(self.events):
+            level[kinds[number]] += change
+            if event >= start:
+                yield level  # the same object each time
