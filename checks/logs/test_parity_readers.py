@@ -256,7 +256,7 @@ def test_names_and_rows(
     [
         ("", "empty"),
         ("\n\n", "no training steps"),
-        ("hello\nworld\n", "no iteration line"),
+        ("hello\nworld\n", "no line with a step and a loss"),
         ("1,2.5\n2,2.25\n", "without a header"),
         ("step,loss\n", "no training steps among step, loss"),
         ("step,accuracy\n1,0.5\n", "no column for loss among step, accuracy"),
@@ -278,7 +278,7 @@ def test_what_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_format_can_be_forced(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x", ROWS)
-    with pytest.raises(InputError, match="no iteration line"):
+    with pytest.raises(InputError, match="no line with a step and a loss"):
         read(path, format_name="megatron")
     assert read(path, format_name="jsonl").format == "jsonl"
 

@@ -39,7 +39,8 @@ _Columns = Annotated[
 _LogFormat = Annotated[
     str | None,
     typer.Option(
-        "--log-format", help="Read both logs as jsonl, megatron or csv, whatever they look like."
+        "--log-format",
+        help="Read both logs as jsonl, megatron, csv or text, whatever they look like.",
     ),
 ]
 
@@ -137,7 +138,8 @@ def parity(
         str,
         typer.Argument(
             metavar="A",
-            help="The first log: JSON lines, Megatron's text log or CSV. A - means standard input.",
+            help="The first log: JSON lines, CSV, or lines of text with a step and a loss, such as "
+            "Megatron's. A - means standard input.",
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The log to compare with it.")],

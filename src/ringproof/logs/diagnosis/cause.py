@@ -22,7 +22,7 @@ from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, s
 from ringproof.logs.diagnosis.restart import Restart, restart_advice
 from ringproof.logs.diagnosis.shared import KINDS, SharedError
 from ringproof.logs.diagnosis.symptoms import Index, Symptom, load_index
-from ringproof.logs.diagnosis.waits import MOST_WAITS
+from ringproof.logs.diagnosis.waits import MOST_WAITS, Wait
 from ringproof.logs.lines import OpenLog, opened
 from ringproof.logs.parsing import EngineLine, RunSetup, engine_text
 from ringproof.logs.training.curves import CurveFinding
@@ -122,7 +122,7 @@ class ErrorTable:
         self._curves: dict[CurveFinding, None] = {}  # logs of several ranks may show the same
         self._known = lru_cache(MOST_SEEN)(self._identified)
         self._facts = ShownFacts()
-        self._waits: list[RankError] = []
+        self._waits: dict[tuple[str, Wait], RankError] = {}
         self._unread: list[RankError] = []  # the last ones of each file
         self._unread_lines: dict[str, int] = {}
 
@@ -158,7 +158,7 @@ class ErrorTable:
         if event.wait is not None:
             self._facts.note_group(event.wait.group)
             if len(self._waits) < MOST_WAITS:
-                self._waits.append(event)
+                self._waits.setdefault((event.who, event.wait), event)
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message
@@ -197,7 +197,7 @@ class ErrorTable:
         told = self._setup.configuration
         self._facts.note_setup(self._setup)
         world = told.world_size or 0
-        hangs = hang_findings(self._waits, self._index, world, self._facts.busy)
+        hangs = hang_findings(list(self._waits.values()), self._index, world, self._facts.busy)
         found = [*self._findings.values(), *hangs]
         for one in found:
             one.symptom = next(

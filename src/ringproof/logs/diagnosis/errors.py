@@ -20,6 +20,7 @@ from ringproof.logs.diagnosis.single import shown_alone
 from ringproof.logs.diagnosis.waits import Wait, read_wait
 from ringproof.logs.lines import Line, Scan
 from ringproof.logs.parsing import EngineLine, RunSetup, parse_setup
+from ringproof.logs.training.formats import COLOUR
 from ringproof.logs.training.read import CurveReader
 
 WEAK = b"rror:"
@@ -60,6 +61,10 @@ NEEDLES = (
 """Strings that lines of interest hold; all of a log is searched for them."""
 _ITERATION_MARK = b"elapsed time per iteration"
 _ITERATION = re.compile(rb"iteration +([0-9]{1,12})/")
+_LOSS = b"loss"
+_STEP = re.compile(
+    rb"(?<![\w./-])(?:global_)?(?:step|iteration)[\"']?[:= ]+[\"']?([0-9]{1,12})(?![0-9.]*[\w])"
+)
 _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 
 TIMEOUT = "collective timeout"
@@ -225,11 +230,15 @@ class LogReader(Scan):
     @property
     def iteration(self) -> int | None:
         """Iteration of the last line of training progress up to the line returned last."""
-        mark = self.block.rfind(_ITERATION_MARK, self._searched, self.stop)
-        self._searched = max(self._searched, self.stop - len(_ITERATION_MARK))
+        begin = self._searched
+        mark = self.block.rfind(_ITERATION_MARK, begin, self.stop)
+        pattern = _ITERATION
+        if mark < 0:  # the line of another framework
+            mark, pattern = self.block.rfind(_LOSS, begin, self.stop), _STEP
+        self._searched = max(begin, self.stop - len(_ITERATION_MARK))
         if mark >= 0:
-            start = self.block.rfind(b"\n", 0, mark) + 1
-            match = _ITERATION.search(self.block, start, mark)
+            start = self.block.rfind(b"\n", max(0, mark - LONG), mark) + 1
+            match = pattern.search(COLOUR.sub(b"", self.block[start:mark]))
             self._iteration = int(match[1]) if match else self._iteration
         return self._iteration
 

@@ -39,7 +39,7 @@ def restart_advice(cause: SharedError | None, rest: Sequence[SharedError]) -> Re
     if cause is None:
         if any(one.kind == "follow-up" for one in rest):
             return Restart(RESTART, "A rank lost its peer, and no error of the training is known.")
-        return Restart(UNKNOWN, "No error was found.")
+        return Restart(UNKNOWN, "The logs show no error, only what is conspicuous.")
     if cause.symptom is not None and cause.symptom.restart:
         advice, _, why = cause.symptom.restart.partition(": ")
         return Restart(advice, why)

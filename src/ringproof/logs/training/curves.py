@@ -32,6 +32,13 @@ EXPLOSION = 20.0
 STALL_STEPS = 50
 """Steps with exactly the same loss. A loss has at least five digits in a log, so that even a
 training that has converged does not repeat one so often by chance."""
+UNDIVIDED = 1000.0
+"""A gradient norm above this at every step, at a usual loss, is one of sums over tokens. That of a
+mean is between 0.01 and about 100, also at the start of a training."""
+FEWEST_UNDIVIDED = 5
+"""Steps that must show it."""
+USUAL_LOSS = 30.0
+"""A loss above this is itself a sum, whose gradient norm is large as well."""
 RECOVERED = 10
 """Steps without anything conspicuous after which a finding is past."""
 
@@ -42,7 +49,7 @@ class CurveFinding:
 
     Attributes:
         kind: ``loss-not-finite``, ``loss-missing``, ``loss-spike``, ``loss-stall``,
-            ``grad-norm-not-finite`` or ``grad-norm-explosion``.
+            ``grad-norm-not-finite``, ``grad-norm-explosion`` or ``grad-norm-undivided``.
         step: The first of the steps, ``last`` the last one, ``steps`` their number.
         past: Whether the training went on for `RECOVERED` steps after the last one.
         text: What was seen, in words.
@@ -70,6 +77,9 @@ def judge_curves(loss: Series, grad_norm: Series) -> tuple[CurveFinding, ...]:
         found[kind] = first, step, steps + 1, told
     for first, last, steps, value in _stalls(loss):
         found.setdefault("loss-stall", (first, last, steps, f"the loss stays at {value:.7g}"))
+    if text := _undivided(loss, grad_norm):
+        every = grad_norm.steps
+        found["grad-norm-undivided"] = (every[0], every[-1], len(every), text)
     if 2 * found.get("loss-missing", (0, 0, 0))[2] > len(grad_norm):
         del found["loss-missing"]  # the two curves are logged at different steps
     past = recent[0] if len(recent) > RECOVERED else -1
@@ -120,6 +130,21 @@ def _side_by_side(
         norm = grad_norm.values[b] if other <= one else None
         yield int(min(one, other)), value, norm
         a, b = a + (one <= other), b + (other <= one)
+
+
+def _undivided(loss: Series, grad_norm: Series) -> str:
+    """Return what a gradient norm shows that is large at every step; empty for nothing."""
+    norms = list(grad_norm.values)
+    finite = [value for value in loss.values if math.isfinite(value)]
+    if len(norms) < FEWEST_UNDIVIDED or not finite or max(map(abs, finite)) > USUAL_LOSS:
+        return ""
+    if not min(norms) > UNDIVIDED:  # one that is not a number is no evidence
+        return ""
+    what = "from the first step on, at a usual loss: gradients may be sums over tokens that are"
+    return (
+        f"the gradient norm is at least {min(norms):.4g} {what} not divided by their number "
+        "(look at calculate_per_token_loss and finalize_model_grads)"
+    )
 
 
 class _Recent:

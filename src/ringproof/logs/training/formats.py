@@ -1,4 +1,6 @@
-"""The three formats of training logs: how each line becomes the quantities of a step.
+"""Three formats of training logs: how each line becomes the quantities of a step.
+
+`shaped` reads the lines of any other framework.
 
 JSON lines: the trainer's own log, and any other with one object per step.
 
@@ -52,13 +54,15 @@ from ringproof.logs.training.quantities import (
 )
 from ringproof.logs.training.series import Series, printed_precision
 
-JSONL, MEGATRON, CSV = "jsonl", "megatron", "csv"
-FORMATS = (JSONL, MEGATRON, CSV)
+JSONL, MEGATRON, CSV, TEXT = "jsonl", "megatron", "csv", "text"
+FORMATS = (JSONL, MEGATRON, CSV, TEXT)
 DELIMITERS = (",", ";", "\t")
 # What begins a line of Megatron-LM's training_log and of Megatron-Bridge's; the same in all
 # releases read.
 ITERATION = re.compile(rb"\biteration +([0-9]{1,15})/ *[0-9]{1,15} +\|")
+COLOUR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _NUMBER = re.compile(rb"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_OBJECT = re.compile(rb"\{(?!\s*')")  # a quote of this kind is one of Python
 _MOST_SHAPES = 1000
 _VALIDATION_LOSS = USUAL_NAMES[EVALUATION][0]
 
@@ -74,7 +78,7 @@ def recognised(head: list[bytes]) -> str:
     if any(ITERATION.search(line) for line in head):
         return MEGATRON
     said = [line.strip() for line in head if line.strip()]
-    objects = [line.startswith(b"{") and line.endswith(b"}") for line in said]
+    objects = [_OBJECT.match(line) is not None and line.endswith(b"}") for line in said]
     if objects and (objects[0] or 2 * sum(objects) > len(objects)):
         return JSONL
     return CSV if _is_table(said[:4]) else MEGATRON
@@ -193,6 +197,16 @@ class JsonReader(Reader):
         if kind in ("step", EVALUATION):
             self._record(_flat(record))
 
+    def _find(self, wanted: str, names: tuple[str, ...]) -> str | None:
+        """Return a name; those of inner objects count by their last part, as in verl's file."""
+        found = super()._find(wanted, names)
+        if found is None and wanted not in self.columns.chosen:
+            inner = {name.partition(".")[2]: name for name in names if "." in name}
+            short = self.columns.find(wanted, inner)
+            short = short or next(iter(self.columns.similar(wanted, inner)), None)
+            found = inner[short] if short else None
+        return found
+
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record with the values of inner objects under names such as ``losses.lm``."""
@@ -202,7 +216,6 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-_COLOUR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _VALIDATION = re.compile(
     r"validation(?:-\S+)? loss at iteration +([0-9]{1,15})(?: on validation set)? \| "
     r"(?:lm )?loss value: +(\S+) \|"
@@ -235,7 +248,7 @@ class MegatronReader(Reader):
         """Read one line; only an iteration or validation line matters."""
         if b"iteration" not in line:
             return
-        clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
+        clean = COLOUR.sub(b"", line) if b"\x1b" in line else line
         heads = list(ITERATION.finditer(clean))
         stops = [*(head.start() for head in heads[1:]), len(clean)]
         for head, stop in zip(heads, stops, strict=False):

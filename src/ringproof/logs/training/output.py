@@ -11,6 +11,7 @@ from ringproof.logs.rendering import rendered_lines
 from ringproof.logs.training.compare import Comparison, SeriesComparison
 from ringproof.logs.training.curves import curve_line
 from ringproof.logs.training.kind import FLOAT32_LEVEL
+from ringproof.logs.training.ratios import ratio_meaning, token_scale
 from ringproof.logs.training.read import TrainingLog
 from ringproof.logs.training.series import EXACT_DIGITS
 
@@ -25,7 +26,13 @@ def headline(result: Comparison) -> str:
 
 def readings(result: Comparison) -> list[str]:
     """Return what the differences point to."""
-    return rendered_lines("parity_readings.txt", result=result, float32_level=FLOAT32_LEVEL)
+    return rendered_lines(
+        "parity_readings.txt",
+        result=result,
+        float32_level=FLOAT32_LEVEL,
+        ratio_meaning=ratio_meaning,
+        token_scale=token_scale,
+    )
 
 
 def cautions(result: Comparison) -> list[str]:

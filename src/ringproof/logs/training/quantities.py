@@ -16,7 +16,16 @@ MAX_STEP = 1 << 60
 
 USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        STEP: ("step", "iteration", "global_step", "_step", "trainer/global_step", "iter"),
+        STEP: (
+            "step",
+            "iteration",
+            "global_step",
+            "_step",
+            "trainer/global_step",
+            "iter",
+            "global_step/max_steps",
+            "current_steps",
+        ),
         LOSS: ("loss", "lm loss", "train_loss", "train/loss", "training_loss"),
         GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm"),
         EVALUATION: ("validation loss", "val_loss", "eval_loss", "eval/loss"),
@@ -27,7 +36,10 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ENDINGS = MappingProxyType({LOSS: ("loss",), GRAD_NORM: ("grad_norm", "gradnorm")})
 # Losses on held-out data, and parts of a loss that are no loss of the model itself.
 _NOT_TRAINING = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^a-z]|$)")
-_AUXILIARY = re.compile(r"balanc|aux|z_loss|mtp|indexer")
+_AUXILIARY = re.compile(r"balanc|aux|z_loss|mtp|indexer|entropy|(?:^|[^a-z])kl_|vf_|value_|critic")
+
+
+_OF_ALL = re.compile(r"^(\d{1,15})/\d{1,15}$")
 
 
 def plain(name: str) -> str:
@@ -92,11 +104,11 @@ def parse_columns(series: str | None, columns: str | None) -> Columns:
 
 
 def step_number(value: object) -> int | None:
-    """Return a step: a whole number from 0, also where it is written as ``10.0`` or as text."""
+    """Return a step: a whole number from 0, also written as ``10.0``, as text or as ``10/100``."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        value = number(value)
+        value = number(_OF_ALL.sub(r"\1", value))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and 0 <= value < MAX_STEP else None

@@ -20,6 +20,7 @@ from ringproof.logs.training.formats import (
     CSV,
     JSONL,
     MEGATRON,
+    TEXT,
     JsonReader,
     MegatronReader,
     Reader,
@@ -28,6 +29,7 @@ from ringproof.logs.training.formats import (
 )
 from ringproof.logs.training.quantities import GRAD_NORM, JUDGED, LOSS, Columns
 from ringproof.logs.training.series import EXACT_DIGITS, Series, significant_digits
+from ringproof.logs.training.shaped import ShapeReader, is_shaped
 
 _HEAD_LINES = 2000
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -89,12 +91,16 @@ def read_log(
         if first.startswith(_UTF16):
             raise log.refused("is UTF-16 text; save it as UTF-8")
         first = first.removeprefix(_UTF8_MARK)
-        found = format_name or recognised(first.splitlines()[:_HEAD_LINES])
+        head = first.splitlines()[:_HEAD_LINES]
+        found = format_name or recognised(head)
+        if format_name is None and found in (MEGATRON, CSV) and is_shaped(head):
+            found = TEXT
         reader: Reader
         if found == CSV:
             reader = TableReader(columns, log.refused)
         else:
-            reader = JsonReader(columns) if found == JSONL else MegatronReader(columns)
+            kinds = {JSONL: JsonReader, TEXT: ShapeReader}
+            reader = kinds.get(found, MegatronReader)(columns)
         for block in itertools.chain((first,), blocks):
             reader.read(block)
     series = {name: one for name, one in reader.series.items() if len(one)}
@@ -117,8 +123,8 @@ def _without_series(log: OpenLog, format_name: str, reader: Reader) -> Exception
         )
     if format_name == MEGATRON:
         return log.refused(
-            "has no training steps: no iteration line of Megatron-LM, no JSON lines, no CSV "
-            "header; name a training log, or its --log-format"
+            "has no training steps: no line with a step and a loss, no JSON lines, no CSV header; "
+            "name a training log, or its --log-format"
         )
     among = f" among {held}" if held else ""
     return log.refused(
@@ -145,6 +151,7 @@ class CurveReader:
 
     def __init__(self) -> None:
         self._megatron, self._json = MegatronReader(Columns()), JsonReader(Columns())
+        self._shaped = ShapeReader(Columns())
 
     def take(self, block: bytes) -> None:
         """Take the lines of a block that show a training step."""
@@ -153,10 +160,13 @@ class CurveReader:
         if block.startswith(b'{"') or b'\n{"' in block:
             for line in _JSON_LINE.finditer(block):
                 self._json.take(line[0])
+        if not self._megatron.records and not self._json.records and b"oss" in block:
+            self._shaped.read(block)
 
     def findings(self) -> tuple[CurveFinding, ...]:
         """Return what is conspicuous in the curves."""
-        reader: Reader = self._megatron if self._megatron.records else self._json
+        readers = (self._megatron, self._json, self._shaped)
+        reader: Reader = next((one for one in readers if one.records), self._json)
         for step in self._megatron.without_loss:  # no line at all had one
             reader.series[LOSS].add(step, math.nan)
         for series in reader.series.values():
