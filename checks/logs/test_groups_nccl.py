@@ -100,3 +100,23 @@ def test_two_ranks_on_one_line() -> None:
         (0, "communicator"),
         (1, "communicator"),
     ]
+
+
+def test_a_log_of_the_whole_run_s_group_alone_is_unknown(tmp_path: Path) -> None:
+    whole = [("default_pg", tuple(range(4)))]
+    report = read(tmp_path, nccl(whole, built=("default_pg",)))
+    assert judged(report) == ("unknown", "none")
+    assert any("which every run has" in text for text in report.warnings)
+    other = [*whole, ("DATA_PARALLEL_GROUP", tuple(range(4)))]
+    report = read(tmp_path, nccl(other, built=("default_pg", "DATA_PARALLEL_GROUP")))
+    assert judged(report) == ("none", "communicators")
+
+
+def test_the_axis_of_a_device_mesh_is_the_flat_group(tmp_path: Path) -> None:
+    groups = [("default_pg", tuple(range(4))), ("mesh_cp", (0, 1)), ("mesh_cp", (2, 3))]
+    report = read(tmp_path, nccl(groups, built=("default_pg", "mesh_cp")))
+    assert judged(report) == ("flat", "communicators")
+    assert report.facts.flat.size == 2
+    of_shards = [("default_pg", tuple(range(4))), ("mesh_dp_shard_cp", tuple(range(4)))]
+    report = read(tmp_path, nccl(of_shards, built=("default_pg", "mesh_dp_shard_cp")))
+    assert judged(report) == ("none", "communicators")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringproof.logs.groups.observed import FLAT_GROUP, LogFacts, NamedGroups, Strength
+from ringproof.logs.groups.observed import FLAT_GROUP, WHOLE_RUN, LogFacts, NamedGroups, Strength
 from ringproof.logs.parsing import engine_text
 
 HIERARCHICAL_TYPE = "a2a+p2p"
@@ -59,6 +59,11 @@ def decide(facts: LogFacts) -> Decision:
         return _by_engine(facts)
     if not facts.groups:
         return Decision(ParallelKind.UNKNOWN, Basis.NONE, ())
+    named = {group.name for group in facts.groups}
+    if named == {WHOLE_RUN} and not facts.unnamed_groups:
+        # Every run has this group; the lines of the others may not be in this log.
+        warning = f"the logs show no group but {WHOLE_RUN}, which every run has"
+        return Decision(ParallelKind.UNKNOWN, Basis.NONE, (), (), (warning,))
     built = _by_groups(facts, Basis.COMMUNICATORS)
     # Without the log of communicators a missing one proves nothing; one that is there still does.
     if facts.communicators_logged or built.verdict is ParallelKind.HIERARCHICAL:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 
@@ -32,6 +32,9 @@ from ringproof.reference.topology.census_line import (
 )
 
 FLAT_GROUP = "CONTEXT_PARALLEL_GROUP"
+MESH_GROUP = "mesh_cp"
+"""What torch calls the group of the axis ``cp`` of a ``DeviceMesh`` (torchtitan, Automodel)."""
+WHOLE_RUN = "default_pg"
 
 # The exact names only: neither the gloo twins (..._GLOO_L0) nor the expert-data-parallel levels
 # that Megatron-LM creates for its distributed optimizer.
@@ -230,7 +233,7 @@ class LogFacts(RunSetup):
                 yield shown, traffic.group, "traffic"
             else:
                 self.damaged += 1
-        for line in parse_nccl(text):
+        for line in map(_of_mesh, parse_nccl(text)):
             self._add_nccl(line)
             if line.description and line.event is not NcclEvent.MENTION:
                 yield text, line.description, line.event.value
@@ -364,6 +367,11 @@ class LogFacts(RunSetup):
                 group.strength = Strength.TRAFFIC
         groups.sort(key=lambda g: (not is_context_parallel(g.name), g.name, g.ranks or ()))
         return tuple(groups)
+
+
+def _of_mesh(line: NcclLine) -> NcclLine:
+    """Return a line with Megatron-LM's name of the CP group, where it has that of a mesh."""
+    return replace(line, description=FLAT_GROUP) if line.description == MESH_GROUP else line
 
 
 def _marker_pieces(text: str) -> list[tuple[str, str]]:
