@@ -81,7 +81,7 @@ class Entry:
         if self.form == "recipe":
             text = "".join(f"{name} = {_python(value)}\n" for name, value in pairs)
             return [_written(folder / f"{self.id}.py", text)]
-        if self.form == "nemo-rl":
+        if self.form == "yaml":
             reader = YAML(typ="safe", pure=True)
             root: dict[str, Any] = {}
             for name, value in pairs:
@@ -176,7 +176,7 @@ def test_the_corpus_is_large_and_real():
     assert len(REAL) >= 60
     assert len({entry.id for entry in CORPUS}) == len(CORPUS)
     forms = Counter(entry.form for entry in REAL)
-    assert forms.keys() == {"arguments", "overrides", "recipe", "nemo-rl"}
+    assert forms.keys() == {"arguments", "overrides", "recipe", "yaml"}
     assert min(forms.values()) >= 5, forms
     lines = {key.partition("+")[0] for entry in CORPUS for key in entry.verdict}
     assert lines >= {"dev", "main", "r0.19", "release", "pr6479", "dynamic-v2"}

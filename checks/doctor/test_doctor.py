@@ -175,14 +175,14 @@ def test_a_log_with_arguments(tmp_path):
         ([str(REPOSITORY)], str(REPOSITORY)),
         (["missing.sh"], "missing.sh"),
         (["model.context_parallel_size=many", "--line", "dev"], "is not a whole number"),
-        (["model.a=1", "--line", "nowhere"], "is not a known line"),
+        (["model.seq_length=8", "--line", "nowhere"], "is not a known line"),
         (
-            ["model.a=1", "--line", "dev", "--to", "main"],
+            ["model.seq_length=8", "--line", "dev", "--to", "main"],
             "--line: give only one of --upstream",
         ),
         (["model.hierarchical_context_parallel_sizes=x", "--line", "dev"], "whole numbers"),
         (["model.context_parallel_size=0", "--line", "dev"], "at least 1"),
-        (["model.a=1", "--upstream", "nowhere"], "--upstream: 'nowhere' is not a folder"),
+        (["model.seq_length=8", "--upstream", "nowhere"], "--upstream: 'nowhere' is not a folder"),
     ],
 )
 def test_bad_input_is_one_line(words, said):

@@ -16,6 +16,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.doctor.examine import RULES, Examination, examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.repair import repaired
+from ringproof.doctor.reported import REPORTED
 from ringproof.doctor.rule import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
@@ -257,6 +258,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
+        **{
+            rule.statement: "read in upstream's source" for rule in REPORTED if rule.effect in LATER
+        },
     }
 )
 """Rules that no run of upstream shows, with the reason."""

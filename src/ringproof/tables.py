@@ -12,6 +12,14 @@ _TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 def read_table(package: str, name: str) -> dict[str, Any]:
     """Return the content of a TOML file of a package of ours."""
-    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return parsed(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return the content of a text of TOML.
+
+    Raises:
+        ValueError: It is not TOML.
+    """
     table: dict[str, Any] = importlib.import_module(_TOML).loads(text)
     return table

@@ -92,7 +92,8 @@ def doctor(options: DoctorCommand) -> None:
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
-    the findings; 2: bad input, or a configuration that cannot be rehearsed.
+    the findings; 2: bad input, a configuration that no rule is about ("not examined"), or one
+    that cannot be rehearsed.
     """
     values = dict(assignment(entry) for entry in options.sets)
     settings = read_settings(
@@ -114,6 +115,8 @@ def doctor(options: DoctorCommand) -> None:
         for text in () if ran is None else rehearsed.lines(ran):
             typer.echo(text)
     final = [after if wanted else before for before, after in pairs]
+    if all(one.not_examined for one in examined.values()):
+        raise typer.Exit(2)
     if all(one.bad for one in final) or (ran is not None and not ran.good):
         raise typer.Exit(1)
 
@@ -180,4 +183,4 @@ def _fix(
     after = pairs[0][1]
     typer.echo(written_again(settings, after.settings, path, sets).rstrip("\n"))
     for finding in after.findings:
-        typer.echo(f"left: {finding.says}; {finding.rule.remedy}", err=True)
+        typer.echo(f"left: {finding.says}; {finding.remedy}", err=True)

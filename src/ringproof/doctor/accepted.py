@@ -63,6 +63,38 @@ def _unsupported(facts: Facts, kind: str) -> object:
     return runs and found and f"{kind} with {' and '.join(found)}"
 
 
+def _special(facts: Facts) -> bool:
+    """Whether attention has a window or a softmax that no ring has."""
+    return facts.given("window_size") or facts.text("softmax_type", "vanilla") != "vanilla"
+
+
+def _exchanges(facts: Facts) -> bool:
+    """Whether an all-to-all over the CP ranks divides the heads of a TP rank."""
+    return all(count % facts.cp == 0 and count % 2 == 0 for count, _ in _heads(facts))
+
+
+def _outside_ring(facts: Facts) -> dict[str, str | None]:
+    """The type that has the features and divides the heads; empty where there is none."""
+    if _exchanges(facts):
+        return {"cp_comm_type": "a2a", "hierarchical_context_parallel_sizes": None}
+    plain = facts.text("softmax_type", "vanilla") == "vanilla"
+    return {"cp_comm_type": "all_gather"} if plain else {}
+
+
+def _advised(facts: Facts) -> str:
+    repair = _outside_ring(facts)
+    if repair.get("cp_comm_type") == "a2a":
+        return "take a2a (with packed sequences from cuDNN 9.18 on), whose CP divides the heads"
+    if repair:
+        return "take all_gather: CP does not divide the heads of a TP rank, as a2a needs"
+    fewest = min((count for count, _ in _heads(facts)), default=1) * facts.tp
+    return (
+        "only a2a has this, and its CP has to divide the heads of each TP rank: "
+        f"lower TP x CP to a divisor of {fewest}, such as TP 1 or CP {max(fewest // facts.tp, 1)}, "
+        "and take a2a"
+    )
+
+
 def _node(facts: Facts) -> object:
     ranks, node = facts.ranks or 0, facts.ranks_per_node
     if not facts.two_levels or not node or ranks <= node:
@@ -212,23 +244,21 @@ ACCEPTED: tuple[Rule, ...] = (
     Rule(HCP + "heads-pure-a2a", Effect.FAILS,
          lambda f: "a2a" in f.types and _heads_of(f, f.cp, "CP"),
          message="cp_comm_type='a2a' requires num_heads % cp_size == 0",
-         remedy="take p2p, or a2a+p2p with a first level that divides the heads"),
+         remedy=lambda f: _advised(f) if _special(f)
+         else "take p2p, or a2a+p2p with a first level that divides the heads"),
     Rule(LAUNCH + "odd-heads", Effect.FAILS, _odd_heads,
          message=NO_BACKEND,
-         remedy="take p2p or all_gather, or an even number of heads on each TP rank",
-         repair=RING),
+         remedy=lambda f: _advised(f) if _special(f)
+         else "take p2p or all_gather, or an even number of heads on each TP rank",
+         repair=lambda f: {} if _special(f) else RING),
     Rule(HCP + "config-accepts-anything", Effect.FAILS, _misspelt,
          message="Unsupported communication type",
          remedy="write p2p, a2a, all_gather or a2a+p2p"),
     Rule(HCP + "no-window-bias-sink", Effect.FAILS, lambda facts: _unsupported(facts, "a2a+p2p"),
-         message=NO_BACKEND,
-         remedy="take a2a, or leave the window and the softmax at their defaults",
-         repair={"cp_comm_type": "a2a", "hierarchical_context_parallel_sizes": None}),
+         message=NO_BACKEND, remedy=_advised, repair=_outside_ring),
     Rule(LAUNCH + "window-of-a-ring", Effect.FAILS,
          lambda facts: _unsupported(facts, "p2p") or _unsupported(facts, "all_gather"),
-         message=NO_BACKEND,
-         remedy="take a2a, or leave the window and the softmax at their defaults",
-         repair={"cp_comm_type": "a2a"}),
+         message=NO_BACKEND, remedy=_advised, repair=_outside_ring),
     Rule(HCP + "packed-sequences", Effect.FAILS,
          lambda f: f.hierarchical and f.cp > 1 and (f.packed_data or f.scheduler)
          and "packed sequences with a2a+p2p",

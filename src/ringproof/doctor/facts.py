@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
+from types import MappingProxyType
+
+from packaging.version import Version
 
 from ringproof.doctor.settings import Settings
 
@@ -40,10 +45,22 @@ class Facts(Settings):
     Args:
         lines: Ids of the lines of the skills that the code is on.
         options: Options that the parser of the code knows; empty if that is not known.
+        versions: Versions of the products, by repository.
     """
 
     lines: frozenset[str] = frozenset()
     options: frozenset[str] = frozenset()
+    versions: Mapping[str, str] = dataclass_field(default_factory=dict)
+
+    def before(self, repo: str, version: str) -> bool:
+        """Whether the code is older than a version, or may be: its own version is not known."""
+        known = self.versions.get(repo, "")
+        return not known or Version(known) < Version(version)
+
+    def since(self, repo: str, version: str) -> bool:
+        """Whether the code has a version or a later one, or may have: it is not known."""
+        known = self.versions.get(repo, "")
+        return not known or Version(known) >= Version(version)
 
     def at(self, *lines: str) -> bool:
         """Whether the code is on one of these lines."""
@@ -213,8 +230,11 @@ def is_power_of_two(number: int) -> bool:
 
 
 def facts_of(
-    settings: Settings, lines: frozenset[str] = frozenset(), options: frozenset[str] = frozenset()
+    settings: Settings,
+    lines: frozenset[str] = frozenset(),
+    options: frozenset[str] = frozenset(),
+    versions: Mapping[str, str] = MappingProxyType({}),
 ) -> Facts:
     """Return what follows from settings; see `Facts`."""
     given = {field.name: getattr(settings, field.name) for field in fields(Settings)}
-    return Facts(**given, lines=lines, options=options)
+    return Facts(**given, lines=lines, options=options, versions=versions)

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.doctor.forms import BRIDGE, not_examined, program_of
+from ringproof.doctor.models import settings_of_model
 from ringproof.doctor.settings import FALSE, NOTHING, PREFIXES, Settings
 from ringproof.errors import InputError, shown
 
@@ -20,15 +22,11 @@ NAMES = MappingProxyType({
     "num_moe_experts": "num_experts",
     "use_te_rng_tracker": "te_rng_tracker",
     "ddp_average_in_collective": "average_in_collective",
+    **dict.fromkeys(("cp_size", "context_parallel_degree"), "context_parallel_size"),
+    **dict.fromkeys(("tp_size", "tensor_parallel_degree"), "tensor_model_parallel_size"),
+    **dict.fromkeys(("pp_size", "pipeline_parallel_degree"), "pipeline_model_parallel_size"),
 })  # fmt: skip
 """Fields of the library and its users that Megatron's parser names otherwise."""
-BRIDGE = frozenset(
-    (
-        "model", "ddp", "train", "dataset", "dist", "checkpoint", "optimizer", "logger", "rng",
-        "scheduler", "profiling", "tokenizer", "mixed_precision", "comm_overlap", "validation",
-    )
-)  # fmt: skip
-"""Sections of a configuration of Megatron-Bridge."""
 YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
@@ -36,6 +34,8 @@ DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
 CHOICE = "RINGPROOF_RECIPE"
 GPUS = re.compile(r"_(\d+)gpu_")
 """World size in the name of a recipe."""
+MODEL = re.compile(r"(.*\.)?(recipe|path|model_name(_or_path)?|hf_path|model_id|model)")
+"""Fields that name the model."""
 MOST_CALLS = 10
 """Recipes of one file that build on one another."""
 
@@ -45,8 +45,13 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
 
     Args:
         program: What reads them; recognised by the names where it is not given.
+
+    Raises:
+        InputError: No program is known that has fields of these names.
     """
-    program = program or program_of(fields) or "bridge"
+    program = program or program_of(fields)
+    if not program:
+        raise not_examined(fields, source)
     enabled = str(fields.get("policy.megatron_cfg.enabled", "true")) not in FALSE
     values: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}
@@ -59,6 +64,8 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
         value = fields.get(found[1], given) if found else given
         if not str(value).startswith("${"):
             key = NAMES.get(last, last)
+            if ".model." in f".{names.get(key, '')}" and ".model." not in f".{field}":
+                continue  # of a dataset, for example, whose length is the model's
             values[key], names[key] = words_of(value), field
         elif DECIDES.search(last):
             notes.append(f"{field} is {given}, which was not resolved")
@@ -68,19 +75,24 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
         notes.append("policy.megatron_cfg is not enabled: Megatron-LM does not train here")
     nodes, each = _nodes(fields, program)
     ranks = nodes * each if nodes and each else None
-    return Settings(values, names, program, source, ranks, ranks_per_node=each, notes=tuple(notes))
+    texts = {name: " ".join(words_of(value)) for name, value in fields.items()}
+    if enabled:
+        notes += _complete(values, names, texts)
+    return Settings(
+        values, names, program, source, ranks, ranks_per_node=each, notes=tuple(notes), fields=texts
+    )
 
 
-def program_of(fields: Mapping[str, Any]) -> str:
-    """Return the program whose fields these are; empty where no name is known."""
-    first = {name.partition(".")[0] for name in fields}
-    if first & {"actor_rollout_ref", "critic", "engine", "trainer", "algorithm"}:
-        return "verl"
-    if "policy" in first:
-        return "nemo-rl"
-    if first & {"language_model", "model_parallel"}:
-        return "megatron"
-    return "bridge" if first & BRIDGE else ""
+def _complete(
+    values: dict[str, tuple[str, ...]], names: dict[str, str], texts: Mapping[str, str]
+) -> list[str]:
+    """Add what the named model brings along, where the configuration does not say otherwise."""
+    given = (texts[name] for name in texts if MODEL.fullmatch(name))
+    brought = settings_of_model(" ".join(given))
+    added = [name for name in brought if name not in values]
+    values |= {name: (brought[name],) for name in added}
+    names |= {name: f"the model's {name}" for name in added}
+    return [f"the model brings {', '.join(added)}"] if added else []
 
 
 def words_of(value: Any) -> tuple[str, ...]:
@@ -91,7 +103,9 @@ def words_of(value: Any) -> tuple[str, ...]:
 
 
 def _belongs(field: str, program: str) -> bool:
-    if program in ("verl", "nemo-rl"):
+    if program in ("llama-factory", "ms-swift"):
+        return field.endswith("_size") and "parallel" in field
+    if program not in ("bridge", "megatron"):
         return field.startswith(PREFIXES[program])
     parts = field.split(".")
     if program == "bridge" and parts[0] not in BRIDGE:
@@ -107,6 +121,14 @@ def _nodes(fields: Mapping[str, Any], program: str) -> tuple[int | None, int | N
     """Nodes that train and ranks of each, where the fields of a program say them."""
     if program == "verl":
         return _whole(fields, "trainer.nnodes"), _whole(fields, "trainer.n_gpus_per_node")
+    if program in ("nemo", "skyrl", "roll"):
+        nodes = _whole(fields, "trainer.num_nodes" if program == "nemo" else "num_nodes")
+        each = _whole(fields, "trainer.devices" if program == "nemo" else "num_gpus_per_node")
+        placed = "trainer.placement.policy_num_"
+        return (
+            nodes or _whole(fields, f"{placed}nodes"),
+            each or _whole(fields, f"{placed}gpus_per_node"),
+        )
     if program != "nemo-rl":
         return None, None
     nodes, each = _whole(fields, "cluster.num_nodes"), _whole(fields, "cluster.gpus_per_node")
@@ -167,7 +189,7 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if not assigned:
         remedy = "give a recipe that assigns fields, such as cfg.model.context_parallel_size"
         raise InputError(str(path), f"the file sets nothing; {remedy}")
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"recipe": _imported(tree)} if _imported(tree) else {}
     notes = []
     for name, value in assigned:
         try:
@@ -178,7 +200,20 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
                 notes.append(f"{name} is computed and was not read")
     settings = of_fields(fields, path.name, program="bridge")
     gpus = GPUS.search(chosen)
-    return replace(settings, notes=tuple(notes), ranks=int(gpus[1]) if gpus else None)
+    return replace(settings, notes=(*settings.notes, *notes), ranks=int(gpus[1]) if gpus else None)
+
+
+def _imported(tree: ast.Module) -> str:
+    """Name of the recipe of Bridge that a file calls; empty without one."""
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    names = [
+        f"{node.module}.{alias.name}"
+        for node in imports if (node.module or "").startswith("megatron.bridge.recipes.")
+        for alias in node.names
+    ]  # fmt: skip
+    called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    used = [name for name in names if name.rpartition(".")[2] in called]
+    return used[0] if len(used) == 1 else ""
 
 
 def _followed(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards import find_cards, load_card
@@ -16,6 +17,23 @@ from ringproof.stack.recognise import recognise
 
 FINEST = "dynamic-context-parallel"
 """The skill whose lines tell most states of Megatron-LM apart."""
+VERSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "without-dynamic-cp": "0.15.0",
+        "megatron-core": "0.16.1",
+        "release": "0.16.1",
+        "r0.17": "0.17.1",
+        "r0.18": "0.18.2",
+        "r0.19": "0.19.2",
+        "main": "0.19.2",
+        "main-packing": "0.20.0",
+        "dev": "0.20.0",
+        "pr5618": "0.20.0",
+        "pr6479": "0.20.0",
+        "dynamic-v2": "0.20.0",
+    }
+)
+"""By line of Megatron-LM, a version whose rules hold on it."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +44,14 @@ class Stack:
         lines: Ids of the lines of the skills that it is on.
         blocked: By skill, why its feature cannot train on this code.
         options: Options that its argument parser knows; empty if that is not known.
+        versions: Versions by repository, as far as they are known.
     """
 
     name: str
     lines: frozenset[str]
     blocked: Mapping[str, str]
     options: frozenset[str] = frozenset()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_cards(folder: Path) -> Mapping[str, Card]:
@@ -45,7 +65,10 @@ def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card])
              for given, product in products]  # fmt: skip
     found = [pair for _, product in products for pair in _recognised(product, cards)]
     options = (options_of(product.tree) for _, product in products if product.repo == MEGATRON)
-    return replace(_stack(", ".join(names), found), options=next(options, frozenset()))
+    versions = {product.repo: product.version for _, product in products if product.version}
+    return replace(
+        _stack(", ".join(names), found), options=next(options, frozenset()), versions=versions
+    )
 
 
 def _recognised(product: Product, cards: Mapping[str, Card]) -> Iterator[tuple[str, UpstreamLine]]:
@@ -68,7 +91,10 @@ def known_stacks(cards: Mapping[str, Card]) -> dict[str, Stack]:
     keys = [key for skill, line in of_megatron if skill == FINEST for key in _keys(line)]
     names = [(key, key.removeprefix("megatron-lm-")) for key in keys]
     return {
-        name: _stack(name, [pair for pair in of_megatron if key in _keys(pair[1])])
+        name: replace(
+            _stack(name, [pair for pair in of_megatron if key in _keys(pair[1])]),
+            versions={MEGATRON: VERSIONS[name]} if name in VERSIONS else {},
+        )
         for key, name in names
     }
 

@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.doctor.facts import facts_of
-from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, program_of, words_of
+from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, words_of
+from ringproof.doctor.forms import program_of
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError, shown
 from ringproof.files import read_input
@@ -32,6 +33,7 @@ from ringproof.launch.reading import (
 )
 from ringproof.launch.shell.expand import marks
 from ringproof.launch.shell.follow import follow
+from ringproof.tables import parsed
 
 SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
          "context_parallel_size")  # fmt: skip
@@ -73,10 +75,10 @@ def read_settings(
     elif rest:
         settings = _of_file(Path(rest[0]), sets)
     elif overrides:
-        settings = of_fields({}, "the overrides")
+        settings = of_fields(overrides_of(overrides), "the overrides")
     else:
         raise InputError("CONFIG", f"there is nothing to examine; {REMEDY}")
-    if overrides and len(rest) <= 1:
+    if overrides and len(rest) == 1:
         settings = _with(settings, overrides)
     if ranks is not None:
         settings = replace(settings, ranks=ranks)
@@ -129,7 +131,9 @@ def of_command(
     if len(fields) < ENOUGH or not program_of(fields):
         return None
     unknown = [name for name, value in fields.items() if marks(value)]
-    settings = of_fields({name: fields[name] for name in fields if name not in unknown}, source)
+    known: dict[str, str] = {name: fields[name] for name in fields if name not in unknown}
+    recipe = Flags(tuple(words)).one("--recipe")
+    settings = of_fields({"recipe": recipe, **known} if recipe else known, source)
     notes = [f"the value of {name} is not known without running the script"
              for name in unknown if DECIDES.search(name)]  # fmt: skip
     if any(marks(word) and not OVERRIDE.fullmatch(word) for word in words):
@@ -205,6 +209,13 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     text = read_text(path, REMEDY)
     if path.suffix in (".yaml", ".yml"):
         return _of_yaml(path, text, sets)
+    if path.suffix == ".toml":
+        try:
+            table = parsed(text)
+        except (ValueError, RecursionError) as error:
+            sentence = f"the file is not TOML ({shown(str(error))}); correct it"
+            raise InputError(str(path), sentence) from error
+        return of_fields(dict(_flat(table)), path.name)
     if path.suffix == ".py":
         return of_recipe(path, text, sets)
     logged = {found[1]: found[2].strip() for found in LOGGED.finditer(text)}
@@ -328,12 +339,13 @@ def _of_log(logged: Mapping[str, str], source: str) -> Settings:
 
 
 def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
-    given = of_fields(overrides_of(overrides), settings.source)
+    program = "" if settings.program == "megatron" else settings.program
+    given = of_fields(overrides_of(overrides), settings.source, program)
     return replace(
         settings,
         values={**settings.values, **given.values},
         names={**settings.names, **given.names},
+        fields={**settings.fields, **given.fields},
         ranks=given.ranks or settings.ranks,
-        program=given.program if not settings.values else settings.program,
         script="",  # the launch without the overrides is not what is meant
     )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.facts import NEW, Facts, power_below
 from ringproof.doctor.repair import changes
 from ringproof.doctor.rule import Effect
+from ringproof.doctor.settings import TITLES
+
+MOST_NAMES = 8
+"""Settings that a line of the report names."""
 
 
 def lines(examination: Examination, after: Examination) -> Iterator[str]:
     """Yield the report of one line of upstream; ``after`` is the repaired configuration."""
     settings, stack = examination.settings, examination.stack
-    yield f"{settings.source}, read as {_PROGRAMS[settings.program]}"
+    yield f"{settings.source}, read as {TITLES[settings.program]}"
     yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
     for name, value in sizes(examination.facts).items():
         whole = f"{value:g}" if isinstance(value, float) else str(value)
@@ -35,7 +38,19 @@ def lines(examination: Examination, after: Examination) -> Iterator[str]:
         yield "to change (--fix prints it):"
         for name, (old, new) in different.items():
             yield f"  {name}: {_shown(old)} -> {_shown(new)}"
+    yield from basis(examination)
     yield verdict(examination)
+
+
+def basis(examination: Examination) -> Iterator[str]:
+    """Yield what the verdict rests on, and what it does not."""
+    decided, left = examination.decided, examination.left
+    some = f": {', '.join(decided[:MOST_NAMES])}" if decided else ""
+    more = ", ..." if len(decided) > MOST_NAMES else ""
+    yield f"rests on {len(decided)} settings that rules looked at{some}{more}"
+    if left:
+        more = ", ..." if len(left) > MOST_NAMES else ""
+        yield f"not examined: {len(left)} others: {', '.join(left[:MOST_NAMES])}{more}"
 
 
 def _finding(finding: BrokenRule) -> Iterator[str]:
@@ -47,13 +62,15 @@ def _finding(finding: BrokenRule) -> Iterator[str]:
         yield f'  upstream says: "{rule.message}..."{other}{where}'
     elif finding.effect is Effect.REFUSED:
         yield f"  upstream raises an exception without a text ({rule.by})"
-    yield f"  remedy: {rule.remedy}"
+    yield f"  remedy: {finding.remedy}"
     yield f"  see: {rule.statement}"
 
 
 def verdict(examination: Examination) -> str:
     """Return the last line."""
     counts = examination.counts
+    if not counts and examination.not_examined:
+        return f"verdict: not examined: {examination.not_examined}"
     if not counts:
         return "verdict: nothing found"
     said = ", ".join(f"{counts[effect]} {effect.value}" for effect in Effect if counts[effect])
@@ -134,6 +151,9 @@ def _data(examination: Examination, after: Examination) -> dict[str, Any]:
         "lines": sorted(examination.stack.lines),
         "cannot_train": dict(examination.stack.blocked),
         "bad": examination.bad,
+        "not_examined": examination.not_examined,
+        "decided": list(examination.decided),
+        "left": list(examination.left),
         "sizes": sizes(examination.facts),
         "notes": list(settings.notes),
         "findings": [_as_data(finding) for finding in examination.findings],
@@ -155,7 +175,7 @@ def _as_data(finding: BrokenRule) -> dict[str, Any]:
         "message": rule.message,
         "or_message": rule.or_message,
         "by": rule.by,
-        "remedy": rule.remedy,
+        "remedy": finding.remedy,
     }
 
 
@@ -174,13 +194,3 @@ def _asked(examination: Examination) -> list[str]:
 
 def _shown(text: str | None) -> str:
     return "not given" if text is None else text or "on"
-
-
-_PROGRAMS: Mapping[str, str] = MappingProxyType(
-    {
-        "megatron": "Megatron-LM's own training script",
-        "bridge": "Megatron-Bridge",
-        "verl": "verl",
-        "nemo-rl": "NeMo-RL",
-    }
-)

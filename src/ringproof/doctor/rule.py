@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.settings import WITHOUT_MEGATRON
 
 DCP = "dynamic-context-parallel/"
 HCP = "hierarchical-context-parallel/"
@@ -31,6 +32,8 @@ class RefusedBy(str, Enum):
     PARSER = "the parser"
     ARGUMENTS = "validate_args in megatron/training/arguments.py"
     CONFIG = "the configuration classes of megatron/core"
+    BRIDGE = "ConfigContainer.validate in megatron/bridge/training/config.py"
+    VERL = "the Megatron engine of verl"
 
 
 Repair = Mapping[str, str | None]
@@ -45,25 +48,27 @@ class Rule:
         statement: ``SKILL/ID`` of a statement of a card, or ``launch/NAME``.
         ends: What happens to a run that breaks it, or who refuses the run.
         broken: Returns what is wrong, with its values; anything false if the rule is kept.
-        remedy: What to change.
+        remedy: What to change, or a function that says it.
         lines: Lines of upstream on which it holds; empty for every line.
         message: How the message of upstream begins; empty if it says nothing.
         or_message: Another one; which of the two comes depends on the data.
         unchecked: Effect where a program uses the library without the checks of `by`; ``None`` if
             the rule is about Megatron-LM's own training scripts.
         checked_on: Lines of other programs that refuse it themselves.
+        programs: Programs whose settings it judges; empty for those that run Megatron-LM.
         repair: Settings that keep the rule, or a function that returns them; ``None`` for none.
     """
 
     statement: str
     ends: Effect | RefusedBy
     broken: Callable[[Facts], object]
-    remedy: str
+    remedy: str | Callable[[Facts], str]
     lines: tuple[str, ...] = ()
     message: str = ""
     or_message: str = ""
     unchecked: Effect | None = None
     checked_on: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     repair: Repair | Callable[[Facts], Repair] | None = None
 
     @property
@@ -86,9 +91,15 @@ class Rule:
         if self.lines and not facts.at(*self.lines):
             return None
         program = facts.program
+        if program not in self.programs if self.programs else program in WITHOUT_MEGATRON:
+            return None
         if program == "megatron" or self.ends not in (RefusedBy.PARSER, RefusedBy.ARGUMENTS):
             return self.effect
         return Effect.REFUSED if facts.at(*self.checked_on) else self.unchecked
+
+    def advice(self, facts: Facts) -> str:
+        """Return what to change."""
+        return self.remedy(facts) if callable(self.remedy) else self.remedy
 
     def repairs(self, facts: Facts) -> Repair:
         """Return the settings that keep the rule; empty where there are none."""

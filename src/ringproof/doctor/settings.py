@@ -3,26 +3,77 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError, shown
 
 NOTHING = ("", "none", "null", "None", "~")
 """Texts that stand for a value that is not given."""
-FALSE = ("false", "0", "no", "off", "False")
+FALSE = ("false", "0", "no", "off", "False", "FALSE", "No", "Off")
 PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bridge": ("model.",),
         "verl": ("actor_rollout_ref.actor.megatron.", "engine."),
         "nemo-rl": ("policy.megatron_cfg.",),
+        "skyrl": ("trainer.policy.megatron_config.",),
+        "roll": ("actor_train.strategy_args.strategy_config.",),
+        "nemo": ("trainer.strategy.", "model."),
+        "llama-factory": ("",),
+        "ms-swift": ("--", ""),
+        "automodel": ("distributed.",),
+        "torchtitan": ("parallelism.",),
     }
 )
 """By program, what stands before the settings of the model that trains.
 
 There are further models, for example the reference model of verl.
 """
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "megatron": "Megatron-LM's own training script",
+        "bridge": "Megatron-Bridge",
+        "verl": "verl",
+        "nemo-rl": "NeMo-RL",
+        "skyrl": "SkyRL",
+        "roll": "ROLL",
+        "nemo": "NeMo",
+        "llama-factory": "LLaMA-Factory",
+        "ms-swift": "ms-swift",
+        "automodel": "NeMo Automodel",
+        "torchtitan": "torchtitan",
+    }
+)
+"""Names of the programs for people."""
+WITHOUT_MEGATRON = ("automodel", "torchtitan")
+"""Programs that train without Megatron-LM, to which none of its rules applies."""
+
+
+class Noting(Mapping[str, Any]):
+    """A mapping that notes which of its entries are looked at, in ``read``."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._given[name]
+        self.read.add(name)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._given:
+            return False
+        self.read.add(str(name))
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
 
 
 @dataclass(frozen=True)
@@ -37,7 +88,8 @@ class Settings:
         ranks: World size; ``None`` if the configuration does not say.
         environment: Variables of the launch; ``None`` if it is not known.
         program: What reads it: ``megatron`` (its training scripts with their argument checks), or
-            ``bridge``, ``verl`` or ``nemo-rl``, which use the library.
+            another program of `TITLES`.
+        fields: All fields of the configuration of another program, by their full names.
         source: File, for messages.
         notes: What was not read, and why.
         blackwell: Whether the GPUs are Blackwell or newer, from which some of upstream's checks
@@ -56,6 +108,28 @@ class Settings:
     arguments: tuple[str, ...] = field(default=(), repr=False)
     blackwell: bool = False
     script: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def entry(self, *names: str) -> str:
+        """Return the value of the first of these fields that is given; empty without one.
+
+        A name matches a field that it equals or that ends in it after a dot.
+        """
+        for name in names:
+            for full in self.fields:
+                named = full == name or full.endswith(f".{name}")
+                if named and self.fields[full] not in NOTHING:
+                    return self.fields[full]
+        return ""
+
+    def switch(self, *names: str) -> bool:
+        """Whether one of these fields is given and on."""
+        return self.entry(*names) not in ("", *FALSE)
+
+    def whole(self, *names: str, default: int = 0) -> int:
+        """Return a field as a whole number; ``default`` where it is not one."""
+        text = self.entry(*names)
+        return int(text) if re.fullmatch(r"\d{1,18}", text) else default
 
     def written(self, name: str) -> str:
         """How this configuration writes a setting, or would."""
