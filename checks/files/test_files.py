@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -16,8 +17,47 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "new \ud800")
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("old", 0o644)
+    assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.json"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    path.chmod(mode)
+    write_atomically(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == mode and path.read_text() == "new"
+
+
+def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    try:
+        os.chown(path, 12345, 12345)
+    except PermissionError:
+        pytest.skip("only root gives files away")
+    write_atomically(path, "new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
+def test_a_new_file_obeys_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "a", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+
+
+def test_a_read_only_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="read-only"):
+        write_atomically(path, "new", field="--json")
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -223,6 +224,50 @@ def test_shellcheck_finds_nothing(checkout: Path, tmp_path: Path) -> None:
     assert done.stdout == "" and done.returncode == 0
 
 
+HOSTILE = (
+    "a\n#SBATCH --uid=0\ntouch PLANTED\n", "$(touch PLANTED)", "`touch PLANTED`",
+    "'; touch PLANTED #",
+    '"\n        privileged: true\n', "$HOME", "\x1b]0;x\x07\x85\u2028", "{{ job }}", "a: b # c",
+)  # fmt: skip
+"""Names of folders that a scheduler, YAML or a shell would obey."""
+
+
+def words_of_bash(script: str, folder: Path) -> list[str]:
+    """Run the last line of a job's script with a stand-in for Python; return what it is given."""
+    interpreter = folder / "python"
+    interpreter.write_text("#!/bin/bash\nprintf '%s\\0' \"$@\"\n")
+    interpreter.chmod(0o755)
+    line = script.strip().splitlines()[-1]
+    line = re.sub(r"^.*?(?=-m ringproof)", f"{interpreter} ", line).removesuffix("; fi")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=folder, check=True)
+    return os.fsdecode(done.stdout).split("\0")[:-1]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
+def test_no_value_becomes_a_part_of_a_job(
+    checkout: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    out, engine = tmp_path / "out" / name, f"$(touch PLANTED){name}"
+    words = ("--image", name, "--claim", "training:/shared") if kind == "kubernetes" else ()
+    code, text = smoke(checkout, f"--{kind}", "-", "--out", str(out), "--te", engine, *words)
+    assert code == 0, text
+    plain = smoke(checkout, f"--{kind}", "-", "--out", "/o", "--te", "e", *(words and (
+        "--image", "i", "--claim", "training:/shared")))[1]  # fmt: skip
+    assert len(text.splitlines()) == len(plain.splitlines())
+    if kind == "kubernetes":
+        data = YAML(typ="safe").load(text)
+        jsonschema.validate(data, JOBSET)
+        (job,) = data["spec"]["replicatedJobs"]
+        (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == name
+        (text,) = container["args"]
+    given = words_of_bash(text, tmp_path)
+    assert given[given.index("--out") + 1] == str(out.resolve())
+    assert given[given.index("--te") + 1] == engine
+    assert not list(tmp_path.rglob("PLANTED"))
+
+
 JOBSET = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
 
 
@@ -257,7 +302,7 @@ def test_the_manifest_is_a_jobset(checkout: Path, feature: str, nodes: int) -> N
         ("replicatedJobs:", "replicatedJob:"),
         ("restartPolicy: Never", "restartPolicy: Always"),
         ("v1alpha2", "v1alpha1"),
-        ("claimName: training", "claim: training"),
+        ('claimName: "training"', 'claim: "training"'),
     ],
 )
 def test_the_schema_can_fail(checkout: Path, right: str, wrong: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,19 +16,18 @@ _SNIFFED_BYTES = 4096
 _NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
 
 
-def write_atomically(
-    path: Path, content: str | bytes, *, field: str = "", mode: int = 0o644
-) -> None:
+def write_atomically(path: Path, content: str | bytes, *, field: str = "") -> None:
     """Write to a temporary file in the same folder, then rename it into place.
 
-    A link stays, and what it leads to is replaced. What is not a file, such as ``/dev/null``, is
-    written to as it is.
+    A file that is replaced keeps its mode and its owner; a new one has those that any new file of
+    this process has. A link stays, and what it leads to is replaced. What is not a file, such as
+    ``/dev/null``, is written to as it is.
 
     Args:
         field: The option that named the path, for the message.
 
     Raises:
-        InputError: The file cannot be written there.
+        InputError: The file cannot be written there, or it is there and read-only.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -34,12 +35,17 @@ def write_atomically(
         if place.exists() and not place.is_file() and not place.is_dir():
             place.write_bytes(data)
             return
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        temporary = Path(name)
+        old = place.stat() if place.is_file() else None
+        if old is not None and not old.st_mode & 0o222:
+            raise OSError(errno.EACCES, "it is read-only")
+        # Python's own temporary files are private, whatever the umask of the process.
+        temporary = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
+        temporary.touch(exist_ok=False)
         try:
-            with os.fdopen(handle, "wb") as stream:
+            if old is not None:
+                _take_over(temporary, old)
+            with temporary.open("wb") as stream:
                 stream.write(data)
-            temporary.chmod(mode)
             temporary.replace(place)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -48,6 +54,13 @@ def write_atomically(
         why = getattr(error, "strerror", None) or error
         sentence = f"{shown(path)} cannot be written ({why}); name a writable place"
         raise InputError(field or "file", sentence) from error
+
+
+def _take_over(path: Path, old: os.stat_result) -> None:
+    """Give a new file the owner and the mode of the one that it replaces, where this is allowed."""
+    with contextlib.suppress(PermissionError):
+        os.chown(path, old.st_uid, old.st_gid)
+    path.chmod(old.st_mode & 0o777)  # after the owner, whose change takes bits away
 
 
 def make_folder(folder: Path, *, field: str) -> None:

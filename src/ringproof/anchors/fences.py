@@ -201,8 +201,7 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
         if _read(path) != document.text.encode():
             problem = "changed while its mentions were checked; run the command again"
             raise InputError("--fix", f"{shown(path)} {problem}")
-        mode = path.stat().st_mode & 0o7777
-        write_atomically(path, text.encode(), field="--fix", mode=mode)
+        write_atomically(path, text.encode(), field="--fix")
         count += 1
     return count
 

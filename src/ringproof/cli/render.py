@@ -46,8 +46,7 @@ def render(options: RenderCommand) -> None:
     if not check:
         for item in files:
             if item.stale:
-                mode = item.path.stat().st_mode & 0o777
-                write_atomically(item.path, item.content, field=str(item.path), mode=mode)
+                write_atomically(item.path, item.content, field=str(item.path))
     stale = any(item.stale for item in files)
     data = _as_json(files, check=check, stale=stale)
     write_result(data, _lines(files, check=check), options.json_path, good=data["pass"])

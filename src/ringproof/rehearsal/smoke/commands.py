@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from ringproof.errors import printable
 from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
 from ringproof.templates import fill_template
 
 MEMBER = "ringproof.rehearsal.rank.member"
 PORT = 29500
+RENDEZVOUS = "$endpoint"
+"""Word that a job's script expands. No other word begins with a dollar: paths are absolute."""
 
 
 def environment(pair: Pair, program: PairProgram) -> Mapping[str, str]:
@@ -47,13 +51,23 @@ def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str,
 
 
 def shell(words: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return words as a line of a shell; a word that begins with ``$`` is expanded there."""
-    quoted = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words]
-    return " ".join([f"{name}={shlex.quote(value)}" for name, value in variables.items()] + quoted)
+    """Return words as one line of bash, which expands none but the word `RENDEZVOUS`."""
+    quoted = [f'"{word}"' if word == RENDEZVOUS else _quoted(word) for word in words]
+    return " ".join([f"{name}={_quoted(value)}" for name, value in variables.items()] + quoted)
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for bash, on one line whatever it holds."""
+    if word.isprintable():
+        return shlex.quote(word)
+    letters = (chr(byte) for byte in os.fsencode(word))
+    escaped = (x if x.isascii() and (x.isalnum() or x in "/._-") else f"\\x{ord(x):02x}"
+               for x in letters)  # fmt: skip
+    return f"$'{''.join(escaped)}'"
 
 
 def lines(pair: Pair, endpoint: str = "") -> list[str]:
-    """Return both commands as lines of a shell, each with its environment."""
+    """Return both commands as lines of bash, each with its environment."""
     return [
         shell(torchrun(pair, program, endpoint), environment(pair, program))
         for program in pair.programs
@@ -84,12 +98,13 @@ def render(template: str, pair: Pair, job: Job) -> str:
     setting = pair.setting
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
-    started = zip(pair.programs, lines(pair, "$endpoint"), strict=True)
+    started = zip(pair.programs, lines(pair, RENDEZVOUS), strict=True)
     values = {
         "name": f"ringproof-{pair.feature}",
         "feature": pair.feature,
         "job": job,
         "setting": setting,
+        "folder": printable(str(setting.folder)),
         "commands": [{"name": program.name, "line": line} for program, line in started],
         "judge": shell(judge),
         "port": PORT,
