@@ -153,7 +153,7 @@ def shrink_ranks(draft: OverrideDraft, module: str, before: Layout, max_ranks: i
     Raises:
         InputError: No smaller layout fits.
     """
-    if not before.divides:
+    if not before.divides or not before.experts_fit:
         world = before.world if before.world <= max_ranks else before.model + 1
         if world > max_ranks:
             raise _too_many(before, max_ranks)

@@ -2,7 +2,8 @@
 
 Differences that are mended: NCCL's options and device arguments are dropped; a request may be
 waited for twice, as on NCCL (gloo would wait for ever); the memory of a tensor that ``isend``
-reads lives until the request was waited for, whatever upstream does with the tensor meanwhile.
+reads lives until the request was waited for, whatever upstream does with the tensor meanwhile;
+ranks may gather and scatter tensors of different lengths.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
@@ -36,6 +38,8 @@ OUTGOING = (
         "broadcast_object_list", "gather_object", "scatter_object_list", "monitored_barrier",
     )),
 )  # fmt: skip
+# Functions by the parameter with the tensors of all ranks.
+UNEVEN = MappingProxyType({"all_gather": "tensor_list", "reduce_scatter": "input_list"})
 ALIASES = MappingProxyType(
     {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 )
@@ -241,7 +245,7 @@ def _watched(
         traffic.note(group, name, given.get(outgoing) if outgoing else None)
         text = f"{name} in {group} at {calling_place()}"
         board.write(text)
-        result = run()
+        result = run() if _even(name, given) else _padded(name, given, original)
         board.write()
         if name in ("isend", "irecv") or given.get("async_op"):
             sent = SentTensor(given["tensor"], traffic.races) if name == "isend" else None
@@ -256,6 +260,32 @@ def _watched(
         return result
 
     return wrapped(original, call)
+
+
+def _even(name: str, given: dict[str, Any]) -> bool:
+    """Return whether gloo can run a call: its tensors have one shape, or it is not waited for."""
+    tensors: Sequence[Tensor] = given.get(UNEVEN.get(name, ""), ())
+    return len({tensor.shape for tensor in tensors}) < 2 or bool(given.get("async_op"))
+
+
+def _padded(name: str, given: dict[str, Any], original: Callable[..., Any]) -> None:
+    """Run a call with tensors whose first dimensions differ, which NCCL can and gloo cannot."""
+    several: Sequence[Tensor] = given[UNEVEN[name]]
+    most = max(len(tensor) for tensor in several)
+
+    def longest(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+
+    padded = [longest(tensor) for tensor in several]
+    rest = {key: given[key] for key in ("op", "group") if key in given}
+    if name == "all_gather":
+        original(padded, longest(given["tensor"]), **rest)
+        for tensor, found in zip(several, padded, strict=True):
+            tensor.copy_(found[: len(tensor)])
+        return
+    output = longest(given["output"])
+    original(output, padded, **rest)
+    given["output"].copy_(output[: len(given["output"])])
 
 
 @dataclass(frozen=True)

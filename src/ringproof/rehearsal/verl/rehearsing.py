@@ -7,10 +7,12 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
+from ringproof.launch.left_out import ENVIRONMENT as DECIDING
 from ringproof.launch.overrides import PPO, SFT, VERL_MODULES
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
@@ -36,6 +38,7 @@ MAKE = "ringproof.rehearsal.verl.ranks.checkpoint:make"
 HOOKS = "ringproof.rehearsal.verl.ranks.hooks"
 TRAINER = Path("verl", "trainer", "sft_trainer.py")
 PREPARE_SECONDS = 120.0
+OWN_ERRORS = MappingProxyType({"HYDRA_FULL_ERROR": "1"})  # not hydra's exit in their place
 ACTOR_NOTE = (
     "The actor of verl.trainer.main_ppo was trained by verl's TrainingWorker on made-up rollouts; "
     "rollouts, rewards, advantages, the reference model and the critic were not rehearsed."
@@ -234,8 +237,10 @@ class _Runs:
             steps, dtype = str(self._request.iterations), self._request.dtype
             words = (steps, dtype, self._launch.name, *own, *draft.words)
             script = ACTOR
+        variables = self._request.launch.environment.items()
+        environment = {k: v for k, v in variables if k.startswith(DECIDING)} | OWN_ERRORS
         changes = tuple(draft.changes)
-        return SmallProgram(script, words, {}, after.world, changes, self._request.dtype)
+        return SmallProgram(script, words, environment, after.world, changes, self._request.dtype)
 
     def _placed(self, ranks: int) -> tuple[str, ...]:
         """Return overrides that say where files of the run are, and how many ranks there are."""
