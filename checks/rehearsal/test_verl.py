@@ -36,11 +36,12 @@ def requirements() -> None:
         pytest.skip(f"verl needs {', '.join(missing)}: pip install '.[verl]'")
 
 
-def rehearsed(folder: Path, *overrides: str) -> Rehearsal:
-    launch = read_command([*LAUNCH.split(), *overrides])
+def rehearsed(folder: Path, *overrides: str, ranks: int = 2, verl: str = "") -> Rehearsal:
+    words = LAUNCH.replace("node=2", f"node={ranks}").split()
+    launch = read_command([*words, *overrides])
     request = Request(launch, MEGATRON, ENGINE, "", folder, default_cache(), None, iterations=2)
     try:
-        return rehearse_verl(VerlRequest(request), lambda *_: None)
+        return rehearse_verl(VerlRequest(request, verl), lambda *_: None)
     except InputError as error:
         if isinstance(error.__cause__, UpstreamUnavailable):
             pytest.skip(str(error))
@@ -61,3 +62,41 @@ def test_sft_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
 def test_an_override_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"engine\.no_such"):
         rehearsed(tmp_path, "engine.no_such=1")
+
+
+def first_norm(result: Rehearsal) -> tuple[float, float]:
+    """Return the relative differences of the first loss and of the first gradient norm."""
+    compared = [item for item in result.main.agreement.differences if item.iteration == 1]
+    loss, norm = (next(i.relative for i in compared if i.kind == kind) for kind in ("loss", "norm"))
+    return loss, norm
+
+
+def test_the_router_s_loss_of_0_8_is_scaled_by_cp(tmp_path: Path) -> None:
+    """verl #6609: with losses per token, CP 2 halved the gradient of the router's losses."""
+    launch = (
+        "model.path=Qwen/Qwen3-30B-A3B",
+        "++engine.override_transformer_config.calculate_per_token_loss=True",
+        "++engine.override_transformer_config.moe_z_loss_coeff=0.01",
+    )
+    defective = rehearsed(tmp_path / "defective", *launch, verl="pip:verl==0.8.0")
+    loss, norm = first_norm(defective)
+    assert not defective.passed and loss < 2e-6 and 0.4 < norm < 0.6
+    assert first_norm(rehearsed(tmp_path / "mended", *launch))[1] < 0.02
+
+
+def test_tokens_are_rounded_down_with_losses_per_token(tmp_path: Path) -> None:
+    """0.9.1 divides the tokens of each microbatch by CP without remainder."""
+    per_token = "++engine.override_transformer_config.calculate_per_token_loss=True"
+    result = rehearsed(
+        tmp_path, per_token, "engine.context_parallel_size=4", "data.max_token_len_per_gpu=256",
+        ranks=4,
+    )  # fmt: skip
+    loss, norm = first_norm(result)
+    assert not result.passed and loss < 2e-6 and 1e-3 < norm < 3e-2
+
+
+def test_levels_whose_groups_verl_does_not_build_are_named(tmp_path: Path) -> None:
+    levels = "++engine.override_transformer_config.cp_comm_type=a2a+p2p"
+    main = rehearsed(tmp_path, levels, "engine.context_parallel_size=4", ranks=4).main
+    assert not main.starts and not main.path.as_requested
+    assert "hierarchical_context_parallel_sizes" in main.path.departures[0]

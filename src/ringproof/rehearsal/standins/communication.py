@@ -268,7 +268,7 @@ def _even(name: str, given: dict[str, Any]) -> bool:
     return len({tensor.shape for tensor in tensors}) < 2 or bool(given.get("async_op"))
 
 
-def _padded(name: str, given: dict[str, Any], original: Callable[..., Any]) -> None:
+def _padded(name: str, given: dict[str, Any], original: Callable[..., Any]) -> Any:
     """Run a call with tensors whose first dimensions differ, which NCCL can and gloo cannot."""
     several: Sequence[Tensor] = given[UNEVEN[name]]
     most = max(len(tensor) for tensor in several)
@@ -282,10 +282,11 @@ def _padded(name: str, given: dict[str, Any], original: Callable[..., Any]) -> N
         original(padded, longest(given["tensor"]), **rest)
         for tensor, found in zip(several, padded, strict=True):
             tensor.copy_(found[: len(tensor)])
-        return
+        return None
     output = longest(given["output"])
     original(output, padded, **rest)
     given["output"].copy_(output[: len(given["output"])])
+    return None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Metrics that verl logs differently with and without CP although the training is the same."""
+"""What ranks of verl hand over: doubles, missing groups, and metrics that CP changes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ def logged(outcome: Outcome) -> Sequence[Mapping[str, float]]:
 
 def doubles(outcome: Outcome) -> tuple[str, ...]:
     """Return the packages that had a double on some rank."""
-    handed = (_handed(report.results).get("doubles", ()) for report in outcome.ranks)
-    return tuple(sorted({name for names in handed for name in names}))
+    return _of_all_ranks(outcome, "doubles")
+
+
+def lacking(outcome: Outcome) -> tuple[str, ...]:
+    """Return sentences on groups that the launch asks for and that no rank has."""
+    return _of_all_ranks(outcome, "lacking")
+
+
+def _of_all_ranks(outcome: Outcome, key: str) -> tuple[str, ...]:
+    handed = (_handed(report.results).get(key, ()) for report in outcome.ranks)
+    return tuple(sorted({text for texts in handed for text in texts}))
 
 
 def _handed(results: Any) -> Mapping[str, Any]:

@@ -169,6 +169,8 @@ class _Runs:
         outcome = self._run(small, name, folder / "program")
         failure = outcome.failure
         path = path_taken(asked, outcome.ranks, finished=failure is None)
+        departures = (*metrics.lacking(outcome), *path.departures)
+        path = dataclasses.replace(path, departures=departures)
         variant = dataclasses.replace(
             variant, small=small, outcome=outcome, path=path, doubles=metrics.doubles(outcome)
         )

@@ -21,8 +21,7 @@ from verl.utils.dataset.dataset_utils import DatasetPadMode
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
-from ringproof.rehearsal.rank.probe import hand_over
-from ringproof.rehearsal.verl.ranks import doubles, hooks, samples
+from ringproof.rehearsal.verl.ranks import hooks, samples
 
 CONFIG = Path(verl.trainer.sft_trainer.__file__).parent / "config"
 
@@ -30,9 +29,7 @@ CONFIG = Path(verl.trainer.sft_trainer.__file__).parent / "config"
 def main(words: Sequence[str]) -> None:
     """Train."""
     steps, dtype, name, *overrides = words
-    hooks.prepare_engine(dtype)
-    metrics: list[Mapping[str, float]] = []
-    hand_over({"doubles": doubles.installed(), "metrics": metrics})
+    metrics = hooks.prepare_engine(dtype)
     with initialize_config_dir(config_dir=str(CONFIG), version_base=None):
         config = compose(config_name=name, overrides=overrides)
     actor, worker = _worker(config)

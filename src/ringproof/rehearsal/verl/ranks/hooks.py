@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import verl.workers.engine.megatron.transformer_impl as engine
+from megatron.core import parallel_state
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.tracking import Tracking
 
@@ -13,6 +14,7 @@ from ringproof.rehearsal.rank.probe import hand_over, log_step
 from ringproof.rehearsal.verl.ranks import doubles
 
 PREFIX = "train/"
+LEVELS = "a2a+p2p"
 
 
 def install_float32() -> None:
@@ -27,9 +29,7 @@ def install_bfloat16() -> None:
 
 def _install(dtype: str) -> None:
     """Prepare the engine, and watch what the trainer logs."""
-    prepare_engine(dtype)
-    metrics: list[Mapping[str, float]] = []
-    hand_over({"doubles": doubles.installed(), "metrics": metrics})
+    metrics = prepare_engine(dtype)
     log = Tracking.log
 
     def logged(tracking: Any, data: Mapping[str, Any], step: int, *rest: Any, **named: Any) -> Any:
@@ -49,18 +49,42 @@ def note_step(data: Mapping[str, Any], metrics: list[Mapping[str, float]]) -> No
     metrics.append(found)
 
 
-def prepare_engine(dtype: str) -> None:
-    """Let verl's Megatron engine compute in the precision of the rehearsal, on a host."""
-    own_start = engine.MegatronEngine.__init__
+def prepare_engine(dtype: str) -> list[Mapping[str, float]]:
+    """Let verl's Megatron engine compute in the precision of the rehearsal, on a host.
+
+    Returns:
+        What the rank hands over as its metrics of each step; empty so far.
+    """
+    metrics: list[Mapping[str, float]] = []
+    lacking: list[str] = []
+    hand_over({"doubles": doubles.installed(), "metrics": metrics, "lacking": lacking})
+    own_start, own_ready = engine.MegatronEngine.__init__, engine.MegatronEngine.initialize
 
     def start(self: Any, model_config: Any, engine_config: Any, *rest: Any, **named: Any) -> None:
         # The configuration only admits bfloat16 and float16, whose rounding hides defects.
         object.__setattr__(engine_config, "dtype", dtype)
         own_start(self, model_config, engine_config, *rest, **named)
 
-    engine.MegatronEngine.__init__ = start
+    def ready(self: Any) -> None:
+        own_ready(self)
+        lacking.extend(_lacking_groups(self.tf_config))
+
+    engine.MegatronEngine.__init__, engine.MegatronEngine.initialize = start, ready
     own_count = getattr(engine.MegatronEngine, "_routed_num_tokens", None)
     if own_count is not None:
         # It returns an element of the batch's offsets, and verl adds up a copy of it on the GPU.
         # On a host the copy would be the element itself, and the batch would change.
         engine.MegatronEngine._routed_num_tokens = lambda self, data: own_count(self, data).clone()
+    return metrics
+
+
+def _lacking_groups(config: Any) -> Iterator[str]:
+    """Yield a sentence where a type of communication has no groups."""
+    kinds = config.cp_comm_type if isinstance(config.cp_comm_type, list) else [config.cp_comm_type]
+    if LEVELS not in kinds or config.context_parallel_size == 1:
+        return
+    if not parallel_state.get_hierarchical_context_parallel_groups(check_initialized=False):
+        yield (
+            "The launch asks for a2a+p2p, but its groups were not built: Megatron was given no "
+            "hierarchical_context_parallel_sizes, so that attention gets no CP group at all."
+        )
