@@ -23,7 +23,14 @@ from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import assignment, rank_progress, require_packages, set_option
 from ringproof.doctor import rehearsed
 from ringproof.doctor.examine import Examination, examine
-from ringproof.doctor.lines import Stack, known_stacks, load_cards, stack_named, stack_of
+from ringproof.doctor.lines import (
+    Stack,
+    known_stacks,
+    load_cards,
+    stack_named,
+    stack_of,
+    with_stored_options,
+)
 from ringproof.doctor.reading import read_settings
 from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
@@ -159,14 +166,16 @@ def _rehearsed(examination: Examination, options: DoctorCommand) -> rehearsed.Re
 
 def _stacks(cards: Mapping[str, Card], options: DoctorCommand) -> dict[str, Stack]:
     if name := options.line or options.to:
-        return {name: stack_named(name, cards, "--line" if options.line else "--to")}
+        found = stack_named(name, cards, "--line" if options.line else "--to")
+        return {name: with_stored_options(found)}
     try:
         products = options.products()
     except InputError:
         if options.upstream:
             raise
-        return known_stacks(cards)
-    stack = stack_of(products, cards)
+        known = known_stacks(cards)
+        return {name: with_stored_options(stack) for name, stack in known.items()}
+    stack = with_stored_options(stack_of(products, cards))
     return {stack.name: stack}
 
 

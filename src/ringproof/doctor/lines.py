@@ -12,6 +12,7 @@ from ringproof.cards import find_cards, load_card
 from ringproof.cards.card import Card, UpstreamLine
 from ringproof.errors import InputError, shown
 from ringproof.launch.options import options_of
+from ringproof.launch.stored import stored_options
 from ringproof.stack.products import MEGATRON, Product
 from ringproof.stack.recognise import recognise
 
@@ -34,6 +35,8 @@ VERSIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """By line of Megatron-LM, a version whose rules hold on it."""
+RELEASES = ("release", "r0.17", "r0.18", "r0.19")
+"""Lines that are releases."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +122,16 @@ def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
             option, f"{shown(name)} is not a known line; take one of {', '.join(known)}"
         )
     return found
+
+
+def with_stored_options(stack: Stack) -> Stack:
+    """Return a stack that knows the options of its line, where it has no parser at hand.
+
+    The line is that of its name, or a release of the same version.
+    """
+    if stack.options:
+        return stack
+    version = stack.versions.get(MEGATRON, "")
+    released = (name for name in RELEASES if VERSIONS[name] == version)
+    line = stack.name if stored_options(stack.name) else next(released, "")
+    return replace(stack, options=stored_options(line) if line else frozenset())

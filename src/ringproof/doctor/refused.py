@@ -72,7 +72,7 @@ def _foreign(facts: Facts) -> object:
         if key not in SINCE and name not in facts.options:
             near = difflib.get_close_matches(name, facts.options, 1, NEAR)
             found.append(f"{name} (perhaps {near[0]})" if near else name)
-    return found and f"{', '.join(found)}: the parser of this checkout has no such option"
+    return found and f"{', '.join(found)}: upstream's parser has no such option here"
 
 
 def _renamed(facts: Facts) -> dict[str, str | None]:
@@ -264,7 +264,7 @@ REFUSED: tuple[Rule, ...] = (
          repair=_joined),
     Rule(LAUNCH + "unknown-option", RefusedBy.PARSER, _foreign,
          message="unrecognized arguments",
-         remedy="take the name that this checkout has, or leave the option out"),
+         remedy="take the name that this line has, or leave the option out"),
     Rule(LAUNCH + "sizes-of-one-word", RefusedBy.PARSER, _sizes,
          message="argument --hierarchical-context-parallel-sizes: invalid int value",
          remedy="write --hierarchical-context-parallel-sizes 2 4, without quotes and commas",
