@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import logging
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +39,38 @@ def die_on(rank: int) -> None:
     if dist.get_rank() == rank:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1))
+
+
+def die_for_memory(path: str) -> None:
+    """Both ranks are killed, and the kernel's record says that it was for memory."""
+    Path(path).write_text("oom 1\noom_kill 2\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(_: Any) -> None:
+    """All ranks end as if all were well, before they can report."""
+    os._exit(0)
+
+
+def need_a_package(name: str) -> None:
+    """Import what is not installed here, or say so as upstream does."""
+    if name:
+        importlib.import_module(name)
+    raise RuntimeError("Fast kernels are missing: someattention is not installed.")
+
+
+def ask_for_memory(_: Any) -> None:
+    """Allocate more than any machine has."""
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def find_no_number(_: Any) -> None:
+    """Report a loss that is not a number as Megatron does, and fail while that is reported."""
+    logging.getLogger("megatron.core.rerun_state_machine").error(
+        "Unexpected result nan on rank 0 at iteration #3 invocation #1 "
+        "(message='found NaN in a loss')"
+    )
+    os.fspath(None)  # type: ignore[call-overload]  # as with no folder for checkpoints
 
 
 def never_send(rank: int) -> None:

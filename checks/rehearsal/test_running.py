@@ -15,6 +15,8 @@ import pytest
 from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs import watch
+from ringproof.rehearsal.verdict.refusal import refusal_of
+from ringproof.rehearsal.verdict.variant import headline_of
 
 MODULE = "checks.rehearsal.misbehaving"
 
@@ -72,6 +74,47 @@ def test_a_missing_stand_in_is_named_with_its_caller(stage: SessionServers) -> N
     found = failure(stage, "call_missing", "fused_multi_row_padding")
     assert found.symbol == "transformer_engine_torch.fused_multi_row_padding"
     assert "misbehaving.py" in found.message
+
+
+def test_ranks_that_end_without_a_report_did_not_end_well(stage: SessionServers) -> None:
+    found = failure(stage, "leave", None)
+    assert (found.kind, found.rank) == ("died", 0)
+    assert "exit code 0 and without a report" in found.message
+
+
+def test_a_rank_that_is_killed_for_memory_says_so(
+    stage: SessionServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "MEMORY_EVENTS", tmp_path / "memory.events")
+    killed = failure(stage, "die_for_memory", str(tmp_path / "memory.events"))
+    assert killed.kind == "memory" and "were left" in killed.message
+    assert "memory ran out" in headline_of(refusal_of(killed, []))
+    asked = failure(stage, "ask_for_memory", None)
+    assert asked.kind == "memory" and asked.ours
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("", "someattention"), ("no_such_package.part", "no_such_package"), ("megatron.no_part", "")],
+)
+def test_a_missing_package_is_not_a_refusal(
+    stage: SessionServers, module: str, package: str
+) -> None:
+    found = failure(stage, "need_a_package", module)
+    assert (found.package, found.ours) == (package, bool(package))
+    said = headline_of(refusal_of(found, []))
+    assert said.startswith(f"Whether it starts cannot be said here: it needs {package}") == bool(
+        package
+    )
+
+
+def test_a_result_that_is_not_finite_is_named_before_the_error_that_hides_it(
+    stage: SessionServers,
+) -> None:
+    found = failure(stage, "find_no_number", None)
+    assert found.message.startswith("TypeError") and found.cause.endswith("in iteration 3")
+    said = headline_of(refusal_of(found, []))
+    assert "not finite (found NaN in a loss in iteration 3)" in said and "TypeError" in said
 
 
 def test_the_words_of_a_parser_are_kept(stage: SessionServers) -> None:

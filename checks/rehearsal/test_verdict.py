@@ -5,13 +5,23 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from checks.faults import trials
 from ringproof.cards.loading import load_card
-from ringproof.rehearsal.protocol.reports import Failure, Iteration, RankReport
+from ringproof.rehearsal.protocol.reports import DIGESTS, Failure, Iteration, RankReport
+from ringproof.rehearsal.rank.probe import digest_of
 from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.standins.conversations import (
+    SHARES,
+    UNIT,
+    ConversationTokenizer,
+    Packs,
+    lengths_of,
+)
 from ringproof.rehearsal.verdict import refusal
 from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.rehearsal.verdict.refusal import find_pitfalls, refusal_of
@@ -78,6 +88,52 @@ LATE, OFF = [5.0] * 20, 5.0 * (1 + 6e-6)
 )
 def test_what_agrees(one: Outcome, other: Outcome, agrees: bool) -> None:
     assert compare(one, other, "float32").agrees is agrees
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "said"),
+    [
+        ((8, 5), (8, 5), ""),
+        ((8, 5), (9, 5), "8 against 9 tokens"),
+        ((8, 5), (8, 6), "8 tokens each"),
+        (None, (8, 6), ""),
+    ],
+)
+def test_runs_on_different_tokens_get_no_verdict(
+    mine: tuple[int, int] | None, other: tuple[int, int], said: str
+) -> None:
+    def trained(tokens: tuple[int, int] | None) -> Outcome:
+        half = None if tokens is None else (tokens[0] - 3, tokens[1] - 2)
+        rest = None if tokens is None else (3, 2)
+        ranks = tuple(
+            RankReport(n, None, (Iteration(1, {"lm loss": 5.0}, 1.0, 0.1, part),))
+            for n, part in enumerate((half, rest))
+        )
+        return Outcome(ranks, None, 1.0, 0, Path())
+
+    verdict = compare(trained(mine), trained(other), "float32")
+    assert (verdict.other_tokens, verdict.agrees) == (bool(said), not said)
+    assert not said or said in verdict.reason
+
+
+def test_a_digest_of_tokens_knows_no_order() -> None:
+    whole = torch.tensor([7, 3, 3, 250, 0])
+    parts = sum(digest_of(whole[[place]]) for place in (4, 0, 2, 1, 3)) % DIGESTS
+    assert digest_of(whole) == parts
+    assert digest_of(torch.tensor([7, 3, 4, 249, 0])) != parts
+
+
+@pytest.mark.parametrize("length", [16, 64, 100, 128, 256, 384, 4096])
+def test_conversations_fill_their_packs_in_multiples(length: int) -> None:
+    """No CP size up to 8 makes upstream pad them, so that all layouts train the same tokens."""
+    for pack in range(len(SHARES)):
+        found = lengths_of(pack, length)
+        assert sum(found) == length - length % UNIT
+        assert all(size > 0 and size % (2 * 8) == 0 for size in found)
+        conversation = Packs(length, None)[pack][0]
+        tokenizer = ConversationTokenizer(SimpleNamespace(eod=254))
+        tokens, targets = tokenizer.tokenize_conversation([conversation])
+        assert len(tokens) == found[0] and tokens[-1] == targets[-1] == 254
 
 
 def test_a_refusal_has_file_and_line() -> None:

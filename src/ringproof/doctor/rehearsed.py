@@ -62,7 +62,7 @@ def judge(examination: Examination, variant: Variant) -> Rehearsed:
     ending = [one.rule for one in examination.findings if one.effect in ENDING]
     wrong = [one.rule for one in examination.findings if one.effect is Effect.WRONG]
     refusal = variant.refusal
-    if refusal is not None and refusal.symbol:
+    if refusal is not None and refusal.ours:
         return Rehearsed(variant, None, "The stand-ins end here, so that nothing is shown.")
     if refusal is not None:
         rule = next((rule for rule in ending if _said(rule, refusal.message)), None)

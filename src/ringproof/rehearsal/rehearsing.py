@@ -225,6 +225,9 @@ class _Runs:
         folder: Path,
     ) -> Variant:  # fmt: skip
         """Return a variant that ran to its end with the verdict against its reference."""
+        if not outcome.losses:
+            nothing = "No training step was logged on any rank, so nothing is known of it."
+            return dataclasses.replace(variant, agreement=Agreement(False, nothing))
         if not variant.path.requested.parallel:
             nothing = "It uses no context parallelism, so there is nothing to compare with."
             return dataclasses.replace(variant, agreement=Agreement(None, nothing))

@@ -29,6 +29,7 @@ LIMIT_SECONDS = 240.0
 NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
 ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)
 NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
+IMPORT_FAILS = "upstream cannot be imported"
 MESSAGE_LENGTH = 300
 SPECS = MappingProxyType({
     HYBRID: "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec",
@@ -116,8 +117,10 @@ class Matrix:
                 reference = self._reference(make(reference=True), f"{case.model}-{case.data}")
         except UpstreamFails as error:
             failure = error.failure
-            status = Status.CANNOT_RUN if failure.symbol else Status.REFUSED
-            return CaseResult(case.id, status, failure.message, failure.place, failure.symbol)
+            status = Status.CANNOT_RUN if failure.ours or failure.raised_in else Status.REFUSED
+            fault = f" (raised in {failure.raised_in})" if failure.raised_in else ""
+            message = f"{IMPORT_FAILS}{fault}: {failure.message}"
+            return CaseResult(case.id, status, message, failure.place, failure.symbol)
         return judge(case, outcome, reference, self._iterations)
 
     def _reference(self, program: Program, name: str) -> Outcome:
@@ -218,7 +221,7 @@ def _failed(base: CaseResult, outcome: Outcome, failure: Failure) -> CaseResult:
         message = found[-1].strip() if found else message
     if any(sign in message for sign in NO_OPTION):
         status = Status.NOT_OFFERED
-    elif failure.symbol or message.startswith(NO_PACKAGE):
+    elif failure.ours or message.startswith(NO_PACKAGE):
         status = Status.CANNOT_RUN
     elif failure.kind in ("hung", "timeout"):
         status = Status.HUNG
@@ -252,6 +255,8 @@ def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome
     if parted or agreement.first is not None or math.inf in largest.values():
         first = 0 if agreement.first is None else agreement.first.iteration
         return replace(result, status=Status.DIFFERS, since=first or parted)
+    if agreement.other_tokens:
+        return replace(result, status=Status.DIFFERS, message=agreement.reason)
     missing = [path for path in case.path if path not in base.path]
     if missing:
         seen = ", ".join(base.path) or "no communication"

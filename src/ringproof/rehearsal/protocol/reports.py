@@ -10,6 +10,9 @@ from typing import Any
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 
+DIGESTS = 1 << 40
+"""Digests of tokens are numbers below this one."""
+
 
 @dataclass(frozen=True)
 class Iteration:
@@ -20,12 +23,15 @@ class Iteration:
         losses: By name; empty on ranks that hold no loss.
         grad_norm: Global gradient norm; ``None`` where upstream computes none.
         seconds: Since the training step before.
+        tokens: Number of targets that count in the loss on this rank, and a digest of them that
+            does not depend on their order; ``None`` where they were not seen.
     """
 
     number: int
     losses: Mapping[str, float]
     grad_norm: float | None
     seconds: float
+    tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,8 @@ class Failure:
     """Why a rank, or a run of many, did not end well.
 
     Attributes:
-        kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``import`` where upstream cannot be
-            imported.
+        kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``memory`` where memory ran out;
+            ``import`` where upstream cannot be imported.
         rank: The rank that failed; -1 where none was started.
         message: The type of the exception and its message, or how the rank ended.
         place: ``FILE:LINE`` of the innermost upstream frame, relative to the upstream folder.
@@ -126,6 +132,8 @@ class Failure:
         waiting: Collective and group that each unfinished rank waits in, by rank.
         raised_in: Whose code raised, and ``FILE:LINE`` in it, where upstream's imports called code
             that is not upstream's.
+        package: Package that upstream needs and that is not installed here.
+        cause: What upstream had found when it raised something else while reporting it.
     """
 
     kind: str
@@ -136,6 +144,13 @@ class Failure:
     waiting: Mapping[int, str] = field(default_factory=dict)
     traceback: str = ""
     raised_in: str = ""
+    package: str = ""
+    cause: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it says nothing about the launch: a stand-in, a package or memory is missing."""
+        return bool(self.symbol or self.package) or self.kind == "memory"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import runpy
 import sys
 import time
@@ -45,6 +46,8 @@ from ringproof.rehearsal.standins.guard import StandInMissing
 
 PRELOADED = "__ringproof_preload__"
 MAX_DEVICES = 64
+NOT_INSTALLED = re.compile(r"([\w.-]+) (?:is|are) not installed|pip3? install ([\w.\[\]-]+)")
+NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
 
 
 def prepare(
@@ -136,6 +139,7 @@ def execute(
         else:
             memory.install_groups(traffic, rank, program.ranks)
         probe.watch_attention()
+        probe.watch_models()
         probes.open_for(probe)
         _plant(program.faults)
         conversations.install(program.arguments)
@@ -230,7 +234,25 @@ def describe(raised: BaseException, upstream: Upstream, kind: str, rank: int) ->
     symbol = raised.symbol if isinstance(raised, StandInMissing) else ""
     message = f"{type(raised).__name__}: {message}"
     raised_in = _raised_in(raised) if kind == "import" else ""
-    return Failure(kind, rank, message, place, symbol, traceback=text, raised_in=raised_in)
+    if isinstance(raised, MemoryError) or NO_MEMORY.search(message):
+        kind = "memory"
+    return Failure(
+        kind, rank, message, place, symbol, traceback=text, raised_in=raised_in,
+        package=_absent_package(raised, upstream),
+    )  # fmt: skip
+
+
+def _absent_package(raised: BaseException, upstream: Upstream) -> str:
+    """Name the package that an error misses on this machine; empty for an error of another kind.
+
+    A module that upstream's own package should have is a defect of upstream.
+    """
+    name = raised.name if isinstance(raised, ImportError) else None
+    if name is None:
+        found = NOT_INSTALLED.search(str(raised))
+        return next(filter(None, found.groups())) if found else ""
+    top = name.partition(".")[0]
+    return "" if any((root / top).exists() for root in upstream.roots) else top
 
 
 def _raised_in(raised: BaseException) -> str:

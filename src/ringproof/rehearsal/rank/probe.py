@@ -19,10 +19,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ringproof.rehearsal.protocol.reports import AttentionCall, Iteration
+from ringproof.rehearsal.protocol.reports import DIGESTS, AttentionCall, Iteration
 from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
+MODELS = types.MappingProxyType({
+    "megatron.core.models.gpt.gpt_model": "GPTModel",
+    "megatron.core.models.hybrid.hybrid_model": "HybridModel",
+    "megatron.core.models.mamba.mamba_model": "MambaModel",
+})  # fmt: skip
+"""Classes whose ``forward`` gets labels and the mask of the loss, by their module."""
 MODULE = "ringproof_probe"  # under which scripts in the same process find the probe
 
 
@@ -38,6 +44,7 @@ class RankProbe:
         self._seen: Counter[tuple[int, str, int, bool]] = Counter()
         self._path: tuple[str, tuple[tuple[int, ...], ...]] | None = None
         self._since = time.perf_counter()
+        self._tokens: tuple[int, int] | None = None
 
     @property
     def iteration(self) -> int:
@@ -52,8 +59,9 @@ class RankProbe:
     def step(self, losses: Mapping[str, float], grad_norm: float | None) -> None:
         """Note the end of a training step."""
         now = time.perf_counter()
-        self.iterations.append(Iteration(self.iteration, losses, grad_norm, now - self._since))
-        self._since = now
+        seconds = now - self._since
+        self.iterations.append(Iteration(self.iteration, losses, grad_norm, seconds, self._tokens))
+        self._since, self._tokens = now, None
 
     def watch_attention(self) -> None:
         """Watch Transformer Engine's attention module and its context parallel functions."""
@@ -61,6 +69,22 @@ class RankProbe:
         module.forward = wrapped(module.forward, self._attended)
         cp = sys.modules[f"{ATTENTION}.context_parallel"].attn_forward_func_with_cp
         replace_everywhere({cp: wrapped(cp, self._communicated)}, PACKAGE.__eq__)
+
+    def watch_models(self) -> None:
+        """Watch what the loaded model classes of Megatron are trained on."""
+        for name, kind in MODELS.items():
+            if name in sys.modules:
+                model = getattr(sys.modules[name], kind)
+                model.forward = wrapped(model.forward, self._trained)
+
+    def _trained(self, given: inspect.BoundArguments, forward: Callable[[], Any]) -> Any:
+        labels, mask = given.arguments.get("labels"), given.arguments.get("loss_mask")
+        last = getattr(given.args[0], "post_process", False)
+        if last and labels is not None and mask is not None and not self._evaluating:
+            targets = labels.reshape(-1)[mask.reshape(-1) > 0].to(torch.int64)
+            count, digest = self._tokens or (0, 0)
+            self._tokens = count + len(targets), (digest + digest_of(targets)) % DIGESTS
+        return forward()
 
     def _logged(self, given: inspect.BoundArguments, training_log: Callable[[], Any]) -> Any:
         norm = given.arguments.get("grad_norm")
@@ -112,6 +136,15 @@ class RankProbe:
         ranks = tuple(tuple(dist.get_process_group_ranks(level)) for level in levels)
         self._path = (given.arguments.get("cp_comm_type", "p2p"), ranks)
         return communicate()
+
+
+def digest_of(tokens: torch.Tensor) -> int:
+    """Return a number below `DIGESTS` for a multiset of tokens [t], the same in every order.
+
+    Digests of parts add up to that of the whole, modulo `DIGESTS`.
+    """
+    mixed = (tokens + 1) * 0x9E3779B1  # each value is spread over the number, then multiplied again
+    return int(((mixed ^ (mixed >> 15)) * 0x85EBCA77 % DIGESTS).sum()) % DIGESTS
 
 
 def open_for(probe: RankProbe) -> None:

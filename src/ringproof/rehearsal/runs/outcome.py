@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringproof.rehearsal.protocol.reports import Failure, RankReport, SendRace
+from ringproof.rehearsal.protocol.reports import DIGESTS, Failure, RankReport, SendRace
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,19 @@ class Outcome:
             for step in report.iterations
             if step.grad_norm is not None
         }
+
+    @property
+    def tokens(self) -> dict[int, tuple[int, int]]:
+        """Number and digest of the targets of all ranks, by training step in which they were seen.
+
+        Each rank of a tensor parallel group counts the same ones.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for step in (step for report in self.ranks for step in report.iterations):
+            if step.tokens is not None:
+                count, digest = found.get(step.number, (0, 0))
+                found[step.number] = count + step.tokens[0], (digest + step.tokens[1]) % DIGESTS
+        return found
 
     @property
     def evaluations(self) -> tuple[Mapping[str, float], ...]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,13 @@ SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has faile
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
 TAIL_BYTES = 20_000
+GIB = 1 << 30
+MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
+NOT_FINITE = re.compile(
+    r"Unexpected result -?(?:nan|inf) on rank \d+ at iteration #(?P<step>\d+)[^\n]*"
+    r"message='(?P<message>[^'\n]{1,200})'"
+)
+"""What Megatron's rerun state machine logs before it saves a checkpoint and ends."""
 REPORT = TypeAdapter(RankReport)
 
 Progress = Callable[[str], None]
@@ -46,6 +54,7 @@ class RunWatch:
         self._started = self._since = time.monotonic()
         self._counts: dict[int, int] = {}
         self._processor, self._memory = 0.0, 0
+        self._free, self._kills = psutil.virtual_memory().available, _killed_for_memory()
 
     @property
     def _open(self) -> list[int]:
@@ -71,6 +80,8 @@ class RunWatch:
         failure = self._first(failure or self._failed())
         self.end_all()
         reports = [report for report in map(self._report, self._pids) if report is not None]
+        if failure is None:
+            failure = self._without_report({report.rank for report in reports})
         return Outcome(tuple(reports), failure, seconds, self._memory, self._folder)
 
     def _collect(self) -> None:
@@ -80,6 +91,7 @@ class RunWatch:
         usages = [_usage(self._pids[rank]) for rank in left]
         used = sum(seconds for seconds, _, _ in usages)
         self._memory = max(self._memory, sum(memory for _, _, memory in usages))
+        self._free = min(self._free, psutil.virtual_memory().available)
         now = time.monotonic()
         least = STILL_SHARE * len(left) * max(now - self._since, POLL_SECONDS)
         # A rank that could run and gets no processor, as on a machine with too much to do, is not
@@ -95,11 +107,27 @@ class RunWatch:
 
     def _failure_of(self, rank: int) -> Failure:
         report, code = self._report(rank), self._codes[rank]
+        log = self._folder / f"rank-{rank}.log"
         if report is not None and report.error is not None:
-            return replace(report.error, waiting=self._waiting())
+            return replace(report.error, waiting=self._waiting(), cause=_not_finite(log))
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        tail = _last_line(self._folder / f"rank-{rank}.log")
-        return Failure("died", rank, f"ended by {how}: {tail}", waiting=self._waiting())
+        killed = code == -signal.SIGKILL
+        kind = "memory" if killed and _killed_for_memory() > self._kills else "died"
+        if killed:
+            held, left = self._memory / GIB, self._free / GIB
+            how += (
+                f", as when memory runs out (the ranks held {held:.1f} GiB, {left:.1f} were left)"
+            )
+        message = f"ended by {how}: {_last_line(log)}"
+        return Failure(kind, rank, message, waiting=self._waiting())
+
+    def _without_report(self, reported: set[int]) -> Failure | None:
+        """The first rank that ended as if all were well and wrote no report."""
+        rank = next((rank for rank in self._pids if rank not in reported), None)
+        if rank is None:
+            return None
+        message = "ended with exit code 0 and without a report, so that nothing is known of it"
+        return Failure("died", rank, message)
 
     def _first(self, failure: Failure | None) -> Failure | None:
         """The failure that caused the others: the one that is not about a lost neighbour."""
@@ -162,6 +190,20 @@ def tail(path: Path) -> str:
             return stream.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _killed_for_memory() -> int:
+    """Number of processes that the kernel has killed for memory in this control group."""
+    with contextlib.suppress(OSError, ValueError):
+        fields = dict(line.split() for line in MEMORY_EVENTS.read_text().splitlines())
+        return int(fields.get("oom_kill", 0))
+    return 0
+
+
+def _not_finite(log: Path) -> str:
+    """Say what Megatron found that is not finite, by its own words in a rank's log; or nothing."""
+    found = NOT_FINITE.search(tail(log))
+    return "" if found is None else f"{found['message']} in iteration {found['step']}"
 
 
 def _last_line(path: Path) -> str:

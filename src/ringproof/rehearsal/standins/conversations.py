@@ -23,48 +23,75 @@ from typing import Any
 
 import numpy as np
 
+from ringproof.launch.flags import Flags
 from ringproof.rehearsal.standins.guard import provide
 
 MODULE = "megatron.training.datasets.sft_dataset"
-PACK = 256
-LENGTHS = ((47, 31, 63, 95, 15), (111, 15, 79, 47), (31, 47, 127, 47), (63, 63, 63, 63))
-"""Tokens of the conversations of each pack of `PACK` tokens.
+PACK = 256  # tokens, where the command line names no sequence length
+UNIT = 16
+"""Tokens of which each conversation has a multiple, so that upstream pads it for no CP up to 8."""
+SHARES = ((3, 2, 4, 6, 1), (7, 1, 5, 3), (2, 3, 8, 3), (4, 4, 4, 4))
+"""Lengths of the conversations of each pack, in sixteenths of it."""
 
-Padded to a multiple of 4, 8 or 16, as CP asks for, they fill the pack: upstream hands what is left
-to the last conversation, and 0.16.1 fails on a pack that has to be truncated.
-"""
+
+def lengths_of(pack: int, length: int) -> list[int]:
+    """Return the lengths of the conversations of a pack, which never depend on the layout of ranks.
+
+    Together they fill the pack, but for less than a `UNIT`: upstream hands what is left to the last
+    conversation, and 0.16.1 fails on a pack that has to be truncated.
+
+    Args:
+        pack: Number of the pack.
+        length: Tokens of a pack.
+    """
+    left, found = length // UNIT, []
+    for share in SHARES[pack % len(SHARES)]:
+        size = min(max(share * (length // UNIT) // 16, 1), left)
+        found += [UNIT * size] if size else []
+        left -= size
+    if found and left:
+        found[-1] += UNIT * left
+    return found or [length]
 
 
 class Packs:
-    """In the place of the low-level data set that reads a file."""
+    """In the place of the low-level data set that reads a file.
 
-    def __init__(self, path: object) -> None:
-        pass
+    Args:
+        length: Tokens of a pack.
+    """
+
+    def __init__(self, length: int, path: object) -> None:
+        self._length = length
 
     def __len__(self) -> int:
         return 64
 
     def __getitem__(self, index: int) -> list[dict[str, Any]]:
-        lengths = LENGTHS[index % len(LENGTHS)]
-        return [{"role": "system", "content": f"{index} {length}"} for length in lengths]
+        lengths = enumerate(lengths_of(index, self._length))
+        return [
+            {"role": "system", "content": f"{1000 * index + number} {length}"}
+            for number, length in lengths
+        ]
 
 
 class ConversationTokenizer:
-    """A tokenizer that makes a conversation of as many tokens as it says."""
+    """A tokenizer that makes a conversation of the seed and the length that its text names.
+
+    The last token is the end of the document, which 0.16.1 adds where it is not there.
+    """
 
     pad = 0
 
-    def __init__(self, tokenizer: Any, pack_length: int) -> None:
-        self._tokenizer, self._pack_length = tokenizer, pack_length
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
 
     def tokenize_conversation(self, conversation: Sequence[Any], **_: Any) -> tuple[Any, Any]:
         """Return tokens and targets [t]."""
-        seed, given = map(int, conversation[0]["content"].split())
-        length = max(given * self._pack_length // PACK, 1)
-        import torch
-
-        generator = torch.Generator().manual_seed(1000 * seed + length)
-        tokens = torch.randint(1, 250, (length,), generator=generator).numpy()
+        seed, length = map(int, conversation[0]["content"].split())
+        draw = random.Random(seed)
+        tokens = np.array([draw.randrange(1, 250) for _ in range(length)])
+        tokens[-1] = self._tokenizer.eod
         return tokens, tokens.copy()
 
     def __getattr__(self, name: str) -> Any:
@@ -82,15 +109,14 @@ def install(arguments: Sequence[str]) -> None:
     module: Any = importlib.import_module(MODULE)
     if hasattr(module, "MockSFTDataset"):
         return
-    module.SFTLowLevelDataset = Packs
+    length = Flags(tuple(arguments)).integer("--seq-length", PACK)
+    module.SFTLowLevelDataset = functools.partial(Packs, length)
     pack = module.SFTDataset.__getitem__
 
     @functools.wraps(pack)
     def read(self: Any, index: int) -> Any:
         if not isinstance(self.config.tokenizer, ConversationTokenizer):
-            self.config.tokenizer = ConversationTokenizer(
-                self.config.tokenizer, self.config.sequence_length
-            )
+            self.config.tokenizer = ConversationTokenizer(self.config.tokenizer)
         return pack(self, index)
 
     module.SFTDataset.__getitem__ = read

@@ -137,12 +137,15 @@ class Agreement:
 
     Attributes:
         agrees: ``None`` where there is nothing to compare with.
+        other_tokens: Whether the two trained on different tokens, so that their losses do not say
+            which of them is right.
     """
 
     agrees: bool | None
     reason: str
     differences: tuple[Difference, ...] = ()
     tolerance: Tolerance | None = None
+    other_tokens: bool = False
 
     @property
     def largest_loss(self) -> Difference | None:
@@ -178,6 +181,9 @@ def compare(
     compared = tuple(item for item in found if evaluated or item.iteration)
     agreement = Agreement(False, "", compared, TOLERANCES[dtype])
     first, largest = agreement.first, agreement.largest_loss
+    parted = _parted_tokens(outcome, reference)
+    if parted:
+        return replace(agreement, reason=parted, other_tokens=True)
     if largest is None:
         reason = "Neither run has a loss in common with the other, so nothing was compared."
         return replace(agreement, reason=reason)
@@ -194,3 +200,19 @@ def compare(
         f"{first.reference:.9g}, relative {first.relative:.2g} (tolerance {first.tolerance:.2g})."
     )
     return replace(agreement, reason=reason)
+
+
+def _parted_tokens(outcome: Outcome, reference: Outcome) -> str:
+    """Say in which step two runs first trained on different tokens; empty where in none."""
+    mine, other = outcome.tokens, reference.tokens
+    step = next(
+        (step for step in sorted(mine.keys() & other.keys()) if mine[step] != other[step]), 0
+    )
+    if not step:
+        return ""
+    (count, _), (expected, _) = mine[step], other[step]
+    how = f"{count} against {expected} tokens" if count != expected else f"{count} tokens each"
+    return (
+        f"In step {step} it trained on other tokens than its reference ({how}): either the data "
+        "depend on the layout of ranks, or tokens are lost or repeated."
+    )

@@ -40,6 +40,9 @@ class StopReason:
         symbol: Symbol that no stand-in implements; empty for upstream's own errors.
         waiting: Collective and group that each unfinished rank waited in, by rank.
         pitfalls: Pitfalls of the cards that match the message, the best first.
+        package: Package that upstream needs and that is not installed here.
+        cause: What upstream had found when it raised something else while reporting it.
+        ours: Whether it says nothing about the launch; see `Failure.ours`.
         raised_in: Whose code raised while upstream was imported, if not upstream's.
     """
 
@@ -53,6 +56,9 @@ class StopReason:
     waiting: Mapping[int, str] = field(default_factory=dict)
     pitfalls: tuple[KnownPitfall, ...] = ()
     raised_in: str = ""
+    package: str = ""
+    cause: str = ""
+    ours: bool = False
 
 
 def refusal_of(
@@ -72,6 +78,9 @@ def refusal_of(
         waiting=dict(failure.waiting),
         pitfalls=find_pitfalls(message, failure.traceback, skills, feature),
         raised_in=failure.raised_in,
+        package=failure.package,
+        cause=failure.cause,
+        ours=failure.ours,
     )
 
 

@@ -129,7 +129,8 @@ class Variant:
             return headline_of(self.refusal)
         if not self.path.as_requested:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
-        if self.agreement.agrees is False and not self.agreement.differences:
+        unsaid = self.agreement.other_tokens or not self.agreement.differences
+        if self.agreement.agrees is False and unsaid:
             unknown = "It starts on the path asked for, but whether it is right is not known."
             return f"{unknown} {self.agreement.reason}"
         if self.agreement.agrees is False:
@@ -198,6 +199,21 @@ def headline_of(refusal: StopReason) -> str:
     at = f" at {where}" if where else ""
     if refusal.symbol:
         return f"It calls {refusal.symbol}{at}, which the rehearsal has no stand-in for."
+    if refusal.package:
+        return (
+            f"Whether it starts cannot be said here: it needs {refusal.package}, which is not "
+            f"installed and has no stand-in{at}: {message}"
+        )
+    if refusal.kind == "memory":
+        return (
+            "Whether it starts cannot be said here: memory ran out, and rank "
+            f"{refusal.rank} {message}"
+        )
+    if refusal.cause:
+        return (
+            f"It trains until a result is not finite ({refusal.cause}), and ends with another "
+            f"error while that is reported{at}: {message}"
+        )
     if refusal.kind == "hung":
         return f"It hangs after {refusal.iteration} iterations: {message}"
     if refusal.kind == "import":
@@ -276,5 +292,6 @@ def _program(small: SmallProgram | None, outcome: Outcome | None) -> dict[str, A
             losses=outcome.losses,
             evaluations=outcome.evaluations,
             grad_norms=outcome.grad_norms,
+            tokens={step: count for step, (count, _) in outcome.tokens.items()},
         )
     return data
