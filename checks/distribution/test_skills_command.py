@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from checks.action.installed import ROOT
 from checks.running import contents
 from ringproof.cli.main import app
 from ringproof.errors import InputError
+from ringproof.installing import install as install_planned
+from ringproof.installing import planned, refuse_changed
 from ringproof.shipped import shipped_skills
 
 NAME = "hierarchical-context-parallel"
@@ -40,7 +44,8 @@ def test_a_skill_is_copied_whole_and_once_for_agents_that_share_a_folder(tmp_pat
     row = {"name": NAME, "path": str(path), "result": "installed"}
     assert json.loads(done.stdout)["skills"] == [row]
     assert contents(path) == without_evals(NAME)
-    assert [entry.name for entry in path.parent.iterdir()] == [NAME], "no temporary folder stays"
+    there = sorted(entry.name for entry in path.parent.iterdir())
+    assert there == [".ringproof.json", NAME], "no temporary folder stays"
     assert path.joinpath("SKILL.md").stat().st_mode & 0o777 == 0o644
 
 
@@ -93,6 +98,56 @@ def test_an_interrupted_copy_leaves_the_old_skill(
     assert isinstance(done.exception, InputError)
     assert "cannot be written (No space left on device)" in str(done.exception)
     assert contents(tmp_path) == before
+
+
+def made_skill(folder: Path) -> Path:
+    skill = folder / "from" / "skill"
+    (skill / "references").mkdir(parents=True)
+    (skill / "SKILL.md").write_text("one\n", encoding="utf-8")
+    (skill / "references" / "more.md").write_text("more\n", encoding="utf-8")
+    return skill
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "loop", "dangling", "pipe"])
+def test_what_is_not_a_regular_file_is_not_copied(tmp_path: Path, kind: str) -> None:
+    skill = made_skill(tmp_path)
+    (tmp_path / "id_rsa").write_text("private", encoding="utf-8")
+    place = skill / "references" / "key"
+    leads = {"file": tmp_path / "id_rsa", "folder": tmp_path, "loop": skill, "dangling": "none"}
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to(leads[kind])
+    with pytest.raises(InputError, match="is not a regular file"):
+        planned(skill, tmp_path / "to" / "skill")
+
+
+def test_too_large_a_skill_is_refused(tmp_path: Path) -> None:
+    skill = made_skill(tmp_path)
+    with (skill / "large").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(InputError, match="make the skill smaller"):
+        planned(skill, tmp_path / "to" / "skill")
+
+
+def test_an_older_release_is_told_from_what_somebody_changed(tmp_path: Path) -> None:
+    skill, target = made_skill(tmp_path), tmp_path / "to" / "skill"
+    install_planned(planned(skill, target))
+    assert planned(skill, target).state == "same"
+    (skill / "SKILL.md").write_text("two\n", encoding="utf-8")
+    assert planned(skill, target).state == "older"
+    refuse_changed([planned(skill, target)])
+    (target / "references" / "more.md").write_text("mine\n", encoding="utf-8")
+    assert planned(skill, target).state == "changed"
+    with pytest.raises(InputError, match=r"SKILL\.md, references/more\.md"):
+        refuse_changed([planned(skill, target)])
+    (target.parent / ".ringproof.json").write_text("[" * 100_000, encoding="utf-8")
+    assert planned(skill, target).state == "changed", "nothing is known about it"
+
+
+def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:
+    skill, folder = made_skill(tmp_path), tmp_path / "to"
+    plans = [planned(skill, folder / f"skill-{number}") for number in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(install_planned, plans))
+    assert len(json.loads((folder / ".ringproof.json").read_text())["skills"]) == len(plans)
 
 
 @pytest.mark.parametrize(

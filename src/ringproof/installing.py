@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import filecmp
-import shutil
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError, shown
+from ringproof.files import read_bounded, read_input, walk_folders, write_atomically
+
+MANIFEST = ".ringproof.json"
+"""File beside installed skills that says what was installed."""
 
 _SHARED = ".agents/skills"
 AGENTS: Mapping[str, str] = MappingProxyType(
@@ -34,6 +42,8 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 """Folder of a project in which an agent looks for skills. The npm client ``skills`` has the same
 table; ``checks/distribution`` compares the two."""
 _SHOWN = 3
+_MOST_BYTES = 16 << 20
+"""All files of a skill; the largest of ours has less than 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -43,33 +53,49 @@ class Installation:
     Attributes:
         source: Folder of the skill.
         target: Folder that it becomes.
+        files: Content of each file of the skill, by its relative path.
         differing: Relative paths of the files that only one of the two folders has, or that differ
             in their contents; ``None`` if there is no target.
+        edited: Whether somebody changed the target since it was installed, as far as is known.
     """
 
     source: Path
     target: Path
+    files: Mapping[str, bytes]
     differing: tuple[str, ...] | None
+    edited: bool = False
 
     @property
     def state(self) -> str:
-        """``new``, ``same`` or ``changed``."""
-        return "new" if self.differing is None else "changed" if self.differing else "same"
+        """``new``, ``same``, ``changed`` by somebody, or ``older`` and otherwise as installed."""
+        if not self.differing:
+            return "new" if self.differing is None else "same"
+        return "changed" if self.edited else "older"
 
 
 def planned(source: Path, target: Path) -> Installation:
-    """Compare a skill with what is at its target, which stays as it is."""
+    """Compare a skill with what is at its target, which stays as it is.
+
+    Raises:
+        InputError: The skill holds a link or anything else that is not a regular file, or too much.
+    """
+    files = _contents(source)
     if not target.exists() and not target.is_symlink():
-        return Installation(source, target, None)
-    both = sorted(_files(source) | _files(target))
-    differing = (name for name in both if not _same(source / name, target / name))
-    return Installation(source, target, tuple(differing))
+        return Installation(source, target, MappingProxyType(files), None)
+    try:
+        there = {} if target.is_symlink() else _contents(target)
+    except InputError:  # somebody put a link there
+        there = {}
+    both = sorted(files.keys() | there.keys())
+    differing = tuple(name for name in both if files.get(name) != there.get(name))
+    edited = not there or _digests(there) != _manifest(target.parent).get(target.name)
+    return Installation(source, target, MappingProxyType(files), differing, edited)
 
 
 def refuse_changed(plans: list[Installation]) -> None:
     """Raise `InputError` if an installation would overwrite what somebody changed."""
     for plan in plans:
-        if plan.differing:
+        if plan.state == "changed" and plan.differing:
             names = ", ".join(plan.differing[:_SHOWN])
             more = len(plan.differing) - _SHOWN
             sentence = (
@@ -83,6 +109,9 @@ def refuse_changed(plans: list[Installation]) -> None:
 def install(plan: Installation) -> None:
     """Put a skill in place: complete, or, if something fails, not at all.
 
+    The folder is locked meanwhile. Its manifest says what was installed, so that a later
+    installation tells an older release from what somebody changed.
+
     Raises:
         InputError: The target cannot be written.
     """
@@ -90,13 +119,42 @@ def install(plan: Installation) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # On the same file system, and where no agent looks for skills.
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
-            ignore = shutil.ignore_patterns(*_LEFT_OUT)
-            shutil.copytree(plan.source, Path(name, "new"), ignore=ignore)
+        with _locked(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
+            for relative, content in plan.files.items():
+                place = Path(name, "new", relative)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
             _exchange(Path(name), plan.target)
+            manifest = {**_manifest(folder), plan.target.name: _digests(plan.files)}
+            text = json.dumps({"version": 1, "skills": manifest}, indent=1, sort_keys=True) + "\n"
+            write_atomically(folder / MANIFEST, text, field="install")
     except OSError as error:
         sentence = f"{shown(plan.target)} cannot be written ({error.strerror}); name another folder"
         raise InputError("install", sentence) from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process installs into a folder."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Return the digests of what was installed, by skill and file; empty where none are known."""
+    try:
+        skills = json.loads(read_bounded(folder / MANIFEST, _MOST_BYTES))["skills"]
+        return dict(skills)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
 
 
 def _exchange(scratch: Path, target: Path) -> None:
@@ -117,12 +175,21 @@ _LEFT_OUT = ("__pycache__", "evals")
 assistant that reads them could not be asked these any more."""
 
 
-def _files(folder: Path) -> set[str]:
-    if not folder.is_dir():
-        return set()
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {path.as_posix() for path in found if not set(path.parts).intersection(_LEFT_OUT)}
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Read all files of a skill.
 
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    Raises:
+        InputError: One is not a regular file, cannot be read, or they are too large together. A
+            link could lead to a private key, and out of the skill.
+    """
+    found: dict[str, bytes] = {}
+    left = _MOST_BYTES
+    for where, names, links in walk_folders(folder, lambda path: path.name in _LEFT_OUT):
+        for path in [*links, *(where / name for name in names)]:
+            if path.is_symlink() or not path.is_file():
+                remedy = "a skill is installed only if all of it are regular files"
+                raise InputError("install", f"{shown(path)} is not a regular file; {remedy}")
+            content = read_input(path, left, field="install", remedy="make the skill smaller")
+            left -= len(content)
+            found[path.relative_to(folder).as_posix()] = content
+    return found

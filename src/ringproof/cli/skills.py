@@ -99,8 +99,10 @@ def show(options: ShowCommand) -> None:
 def install_command(options: InstallCommand) -> None:
     """Copy skills into a project, to where an agent looks for them.
 
-    A skill that is there with other contents is left alone, and then nothing is installed at all,
-    unless --force is given. Example: ringproof skills install --agent claude --into ../project
+    An older release is updated. A skill that somebody changed is left alone, and then nothing is
+    installed at all, unless --force is given.
+
+    Example: ringproof skills install --agent claude --into ../project
     """
     folder, into = options.folder, options.into
     if not into.is_dir():
@@ -115,7 +117,8 @@ def install_command(options: InstallCommand) -> None:
     for plan in plans:
         if plan.state != "same":
             install(plan)
-    results = {"new": "installed", "changed": "replaced", "same": "is there already"}
+    results = {"new": "installed", "changed": "replaced", "older": "updated"}
+    results["same"] = "is there already"
     rows = [
         {"name": plan.source.name, "path": str(plan.target), "result": results[plan.state]}
         for plan in plans
