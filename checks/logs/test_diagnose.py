@@ -260,7 +260,7 @@ def test_lines_of_blocks_are_found_and_numbered() -> None:
 LAYOUTS = ("torch", "srun", "files", "stamped")
 ELSEWHERE = {  # see test_a_line_alone and test_diagnose_facts
     "graph-options", "killed", "crashed", "nan-in-line", "usage", "nan-line", "bus-error", "xid",
-    "preempted", "nan-graphs-overlap", "nan-thd-padding",
+    "preempted", "nan-graphs-overlap", "nan-thd-padding", "evicted",
 }  # fmt: skip
 OF_OTHER_KINDS = {"hang", "follow-up", "silent"}
 NO_MESSAGE = {

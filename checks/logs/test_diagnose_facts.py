@@ -77,6 +77,18 @@ def test_entries_need_known_facts_and_have_a_general_entry_or_none() -> None:
         ("[n1:77] *** Process received signal: Segmentation fault (11)", "crashed", "run.log",
          "unknown"),
         ("Bus error (core dumped)", "bus-error", "run.log", "stop"),
+        ("Warning  Evicted  2m  kubelet  The node was low on resource: memory.", "evicted",
+         "run.log", "restart"),
+        ("kernel: Out of memory: Killed process 77 (python3)", "host-memory", "run.log", "stop"),
+        ("node_manager.cc:3041: 1 Workers killed due to memory pressure (OOM)", "host-memory",
+         "run.log", "stop"),
+        ("mpirun noticed that process rank 3 with PID 77 on node n1 exited on signal 9 (Killed).",
+         "killed", "rank 3", "unknown"),
+        ("launch.py:325: ['python', 'train.py'] exits with return code = -11", "crashed", "run.log",
+         "unknown"),
+        ("train: error: unrecognized arguments: --cp 2", "usage", "run.log", "stop"),
+        ("[rank3]:[F82 ProcessGroupNCCL.cpp:1] Terminating the process, due to watchdog hang.",
+         "watchdog-stuck", "rank 3", "unknown"),
         ("    reason: OOMKilled", "host-memory", "run.log", "stop"),
         ("Could not override 'model.tensor_paralel_size'.", "usage", "run.log", "stop"),
         ("worker-3: pretrain_gpt.py: error: unrecognized arguments: --x", "usage", "run.log",
@@ -185,3 +197,86 @@ def test_an_empty_assertion_shows_its_source_and_its_place_in_upstream(tmp_path:
     assert "code      assert a == b" in text
     assert "upstream  Megatron-LM, megatron/core/own.py" in text
     assert upstream_place("/opt/other/train.py:9") == ""
+
+
+WRAPPED = {
+    "a data loader's worker": (
+        [
+            "Traceback (most recent call last):",
+            '  File "/opt/own/train.py", line 7, in step',
+            "    batch = next(loader)",
+            "KeyError: Caught KeyError in DataLoader worker process 0.",
+            "Original Traceback (most recent call last):",
+            '  File "/opt/own/data.py", line 9, in item',
+            "    row['text']",
+            "KeyError: 'text'",
+        ],
+        ("KeyError", "/opt/own/data.py:9"),
+    ),
+    "several exceptions": (
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/opt/own/train.py", line 7, in step',
+            "  |     run()",
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/opt/own/data.py", line 9, in item',
+            "    |     call()",
+            "    | OwnError: seven",
+            "    +------------------------------------",
+        ],
+        ("OwnError", "/opt/own/data.py:9"),
+    ),
+    "an actor that could not be made": (
+        [
+            "Traceback (most recent call last):",
+            '  File "/opt/own/train.py", line 7, in step',
+            "    worker.init()",
+            "ray.exceptions.ActorDiedError: The actor died because of an error raised in its "
+            "creation task, ray::WorkerDict.__init__() (pid=77, ip=::1)",
+            '  File "/opt/own/data.py", line 9, in item',
+            "    call()",
+            "OwnError: seven",
+        ],
+        ("OwnError", "/opt/own/data.py:9"),
+    ),
+    "a name that does not say that it is an error": (
+        [
+            "Traceback (most recent call last):",
+            '  File "/opt/own/data.py", line 9, in item',
+            "    call()",
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory",
+        ],
+        ("triton.runtime.errors.OutOfResources", "/opt/own/data.py:9"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_exception_inside_another_is_the_cause(tmp_path: Path, name: str) -> None:
+    lines, expected = WRAPPED[name]
+    report = read(tmp_path, lines)
+    assert report.cause is not None
+    assert (report.cause.first.error, report.cause.first.place) == expected
+    assert not report.others
+
+
+def test_a_rank_whose_own_error_is_missing_is_named(tmp_path: Path) -> None:
+    lines = ["Root Cause (first observed failure):", "[0]:", "  rank      : 5 (local_rank: 1)",
+             "  exitcode  : 1 (pid: 7)"]  # fmt: skip
+    report = read(tmp_path, lines)
+    assert headline(report) == "rank 5 ended, and the error is in none of these logs"
+    assert report.restart.advice == "unknown"
+    barrier = Case(
+        "", "RuntimeError", "[Rank 0]: Ranks 3, 5 failed to pass monitoredBarrier in 1 ms"
+    )
+    assert "Ranks 3, 5 failed to pass" in headline(read(tmp_path, traceback(barrier)))
+
+
+def test_a_stack_of_a_running_process_says_where_it_stands(tmp_path: Path) -> None:
+    lines = ['Thread 0x7F12 (active+gil): "MainThread"', "    dispatch (own/buffer.py:511)"]
+    report = read(tmp_path, [*progress(1, 4), *lines])
+    assert cause(report)[0] == "stack-dump"
+    assert "in dispatch" in headline(report)
+    assert headline(read(tmp_path, [*progress(1, 4), *lines, *progress(5, 9)])) == "nothing found"

@@ -34,6 +34,7 @@ HIERARCHICAL = "a2a+p2p"
 _SAID_ALONE = ("C++ exception",)  # errors that one line shows, and nobody quotes
 _NUMBERS = re.compile(r"\d+")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_WRAPPERS = ("ExceptionGroup", "BaseExceptionGroup")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
 _RECOVERS = 10  # iterations without NaN after which one is past
 
@@ -123,6 +124,7 @@ class ErrorTable:
         self._known = lru_cache(MOST_SEEN)(self._identified)
         self._facts = ShownFacts()
         self._waits: dict[tuple[str, Wait], RankError] = {}
+        self._exited: dict[str, RankError] = {}  # ranks that the launcher reports
         self._unread: list[RankError] = []  # the last ones of each file
         self._unread_lines: dict[str, int] = {}
 
@@ -154,6 +156,7 @@ class ErrorTable:
         if event.root:
             self._roots.add(event.who)
             if not event.error.startswith("exit code -"):
+                self._exited.setdefault(event.who, event)
                 return
         if event.wait is not None:
             self._facts.note_group(event.wait.group)
@@ -164,7 +167,9 @@ class ErrorTable:
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message
         symptoms, key = self._known(event.error, message, event.functions, event.code)
         quoted = event.weak and event.error not in _SAID_ALONE
-        if not symptoms and (quoted or _WORKER.match(event.message)):
+        if event.error in _WRAPPERS or _WORKER.match(event.message):
+            return  # the exception that it wraps has a traceback of its own
+        if not symptoms and quoted:
             self._leave(event)
             return
         before = self._unknown.pop(event.who, key)
@@ -199,6 +204,10 @@ class ErrorTable:
         world = told.world_size or 0
         hangs = hang_findings(list(self._waits.values()), self._index, world, self._facts.busy)
         found = [*self._findings.values(), *hangs]
+        if not found and self._exited:
+            found = [SharedError(None, candidates=self._index.candidates("exit code 1", ""))]
+            for event in self._exited.values():
+                found[0].add(event)
         for one in found:
             one.symptom = next(
                 (symptom for symptom in one.candidates if self._facts.allow(symptom.needs)), None

@@ -48,6 +48,14 @@ NEEDLES = (
     b"NCCL WARN",
     b"OOMKilled",
     b"Could not override",
+    b"watchdog hang",
+    b"watchdog got stuck",
+    b"memory pressure",
+    b"Killed process",
+    b"low on resource",
+    b"exited on signal",
+    b"exits with return code = -",
+    b'"MainThread"',
     b"Root Cause (first",
     b"(exitcode: -",
     b": nan",
@@ -83,7 +91,10 @@ _EXCEPTION = re.compile(rf" ?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:{_NAMES})\w*)(?
 _ROOT = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d+)")
 _NAN = re.compile(r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
 _RICH_FRAME = re.compile(r"[\u2502|] (\S+\.py):(\d+) in (\S+)")
-_RAY_TASK = re.compile(r"RayTaskError\S*: .*ray::(\w+)\S* \(pid=(\d+)")
+_QUALIFIED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?:: ?(.*))?$")
+_STACK = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \((?:active|idle)[^)]*\): "MainThread"')
+_STACK_FRAME = re.compile(r"\s+(\S+) \((\S+:\d+)\)")
+_RAY_TASK = re.compile(r"ray::(\w+)\S* \(pid=(\d+)")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _BEFORE_FRAMES = "Traceback (most recent"
 
@@ -224,6 +235,7 @@ class LogReader(Scan):
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
         self._prefixes = PrefixReader()
+        self._stack = False  # whether the next line is the innermost frame of a stack
         self._alias: dict[str, str] = {}  # global ranks of local ranks and of actors
         self._known = lru_cache(MOST_KNOWN)(self._said)
 
@@ -260,7 +272,7 @@ class LogReader(Scan):
             for said in (self._known if len(line.data) < LONG else self._said)(line.data):
                 self._take_setup(said.setup, line)
                 yield from self._errors(said, line)
-            self.follow = bool(self._open) or self._root_lines > 0
+            self.follow = bool(self._open) or self._root_lines > 0 or self._stack
         for key in list(self._open):
             yield from self._close(key)
 
@@ -310,6 +322,10 @@ class LogReader(Scan):
         if body.startswith(("During handling of", "The above exception was")):
             self._after.add(key)
         fields = said.alone
+        if self._stack and (frame := _STACK_FRAME.match(body)):
+            fields = {"error": "stack of a running process", "message": f"in {frame[1]}"}
+            fields |= {"functions": (frame[1],), "place": frame[2]}
+        self._stack = _STACK.match(body) is not None
         if self._root_lines > 0 or "Root Cause (first" in body:
             fields = self._root_cause(body) or fields
         if fields.get("weak") or (not fields and WEAK in line.data):
@@ -352,6 +368,11 @@ class LogReader(Scan):
         one = self._open[said.key]
         event = one.event
         one.seen += 1
+        if event.error and said.frame and said.frame[3] and "ray." in event.error:
+            # The exception of Ray carries the traceback of a worker.
+            if task := _RAY_TASK.search(event.message):
+                event.who = f"{task[1]} {task[2]}"
+            event.error = event.message = ""
         if event.error:
             if one.more >= MOST_MORE or not _goes_on(said, one.timed):
                 return self._close(said.key)
@@ -369,7 +390,7 @@ class LogReader(Scan):
         elif one.expects_code and said.body[:1].isspace():
             event.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
-        elif task := _RAY_TASK.search(said.body):
+        elif "RayTaskError" in said.body and (task := _RAY_TASK.search(said.body)):
             event.who = f"{task[1]} {task[2]}"
         elif one.seen > MOST_LINES:
             return self._close(said.key)
@@ -381,7 +402,7 @@ class LogReader(Scan):
             return None
         if one.indent and said.body[: one.indent].isspace():
             return _EXCEPTION.match(said.body[one.indent :])
-        return said.raised
+        return said.raised or _QUALIFIED.match(said.body)
 
     def _close(self, key: str) -> Sequence[RankError]:
         one = self._open.pop(key, None)

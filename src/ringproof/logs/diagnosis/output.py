@@ -49,6 +49,9 @@ def headline(diagnosis: Diagnosis) -> str:
         waited = f"a hang: ranks waited in {printable(stuck.description)}"
         return f"{waited} for {rank_text(missing)}" if missing else waited
     if diagnosis.follow_ups:
+        first = diagnosis.follow_ups[0]
+        if first.symptom and first.symptom.id in ("exited", "cancelled"):
+            return f"{names(first.who)} ended, and the error is in none of these logs"
         return "ranks lost another one, whose own error is in none of these logs"
     if live:
         return f"no error, but {live[0].text} at step {live[0].step:,}"
@@ -65,6 +68,9 @@ def _cause_headline(cause: SharedError) -> str:
     if known.kind == "nan":
         return f"numbers are not finite, first in {names(cause.who)}"
     if known.kind == "hang":
+        if not cause.waits:
+            said = printable(" ".join(cause.first.message.split()))[:100]
+            return f"a hang, by {names(cause.who)}: {cause.first.error}: {said}"
         waited = f"a hang: {count_names(cause.who)} waited in"
         if known.id == "collectives-differ":
             return f"{waited} different collectives of one number"

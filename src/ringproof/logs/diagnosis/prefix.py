@@ -39,7 +39,8 @@ _CLOCK = re.compile(
 )
 _SAID_RANK = re.compile(r"(?i)(?<![a-z])(?<!local[ _-])rank[ =:_-]{0,2}(\d{1,6})\b")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG|std(?:err|out))\b")
-_SUMMARY = "traceback"  # the word in front of it in the summary of torchrun
+# Words in front of it in the summary of torchrun, of a data loader and of several exceptions.
+_NO_PREFIX = re.compile(r"(?:traceback *:|Original|Exception Group) *$")
 _LONGEST = 200
 _MOST_SHAPES = 64
 
@@ -104,7 +105,7 @@ class PrefixReader:
         said = read_prefix(text, tokens, time)
         anchor = _ANCHOR.search(said.body)
         before = said.body[: anchor.start()] if anchor else ""
-        if len(before) <= _LONGEST and before.strip(" :") not in ("", _SUMMARY):
+        if len(before) <= _LONGEST and before.strip(" :") and not _NO_PREFIX.search(before):
             self._learn(before)
         match = self._learned.match(said.body) if self._learned else None
         if match is None:

@@ -9,10 +9,12 @@ from ringproof.logs.diagnosis.shared import SharedError
 
 STOP, RESTART, UNKNOWN = "stop", "restart", "unknown"
 _DETERMINISTIC = (
-    "AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "NameError",
-    "ModuleNotFoundError", "NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError",
+    "AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError",
+    "JSONDecodeError", "KeyError", "ModuleNotFoundError", "NameError", "NotImplementedError",
+    "PermissionError", "SyntaxError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
     "ValidationError", "ValueError", "ZeroDivisionError", "usage",
 )  # fmt: skip
+_LOST = ("lost-peer", "peer-gone", "backend-error", "actor-died")
 _TRANSIENT = ("ConnectionError", "ConnectionResetError", "TimeoutError", "BrokenPipeError")
 
 
@@ -37,7 +39,10 @@ def restart_advice(cause: SharedError | None, rest: Sequence[SharedError]) -> Re
         rest: Further findings that are no causes, such as lost peers.
     """
     if cause is None:
-        if any(one.kind == "follow-up" for one in rest):
+        known = {one.symptom.id for one in rest if one.symptom and one.kind == "follow-up"}
+        if known and not known <= set(_LOST):
+            return Restart(UNKNOWN, "The error of the rank that ended first is not in the logs.")
+        if known:
             return Restart(RESTART, "A rank lost its peer, and no error of the training is known.")
         return Restart(UNKNOWN, "The logs show no error, only what is conspicuous.")
     if cause.symptom is not None and cause.symptom.restart:

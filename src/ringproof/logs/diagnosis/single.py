@@ -6,13 +6,17 @@ import re
 from types import MappingProxyType
 from typing import Any
 
-_USAGE = re.compile(r"^(?:\S+: )?[\w./-]*\.py: error: (.+)$")
+_REFUSED = "unrecognized arguments|argument |the following arguments|ambiguous option"
+_USAGE = re.compile(rf"^(?:\S+: )?(?:[\w./-]*\.py: error: |[\w./ -]+: error: (?={_REFUSED}))(.+)$")
 _OVERRIDE = re.compile(r"^Could not override '[^']*'.*")
 _DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
 _WHAT = re.compile(r"^\s*what\(\): +(.+)")
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
 _SLURM = re.compile(r"(?:slurmstepd|srun): (?:error|Force Terminated): (.+)")
+_MPI = re.compile(
+    r"(?:process rank (\d{1,6}) .*exited on signal |exits with return code = -)(\d{1,2})\b"
+)
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
 _NCCL = re.compile(r"NCCL WARN (.+)")
 _FATAL = re.compile(r"^Fatal Python error: (.+)")
@@ -62,6 +66,21 @@ def _of_system(body: str) -> dict[str, Any]:
         return {"error": f"exit code {_SIGNALS[signal[1]]}", "message": body.strip()[:200]}
     if "OOMKilled" in body:
         return {"error": "exit code -9", "message": body.strip()[:200]}
+    return _of_host(body)
+
+
+def _of_host(body: str) -> dict[str, Any]:
+    """Return the fields of an error that the host, a container engine or a launcher reports."""
+    said = body.strip()[:200]
+    if "killed due to memory pressure" in body or "Out of memory: Killed process" in body:
+        return {"error": "host memory", "message": said}
+    if "node was low on resource" in body:
+        return {"error": "evicted", "message": said}
+    if "watchdog hang" in body or "watchdog got stuck" in body:
+        return {"error": "watchdog stuck", "message": said}
+    if ended := _MPI.search(body):
+        fields = {"error": f"exit code -{ended[2]}", "message": said}
+        return {**fields, "who": f"rank {int(ended[1])}"} if ended[1] else fields
     return {}
 
 
