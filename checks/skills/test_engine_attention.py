@@ -345,3 +345,13 @@ def test_the_log_of_attention_has_a_key_from_its_version_on(te_wheel, key):
     assert bool(re.search(rf"^    {key}: ", params, re.MULTILINE)) == (
         te_wheel.version >= Version(LOGGED_FROM[key])
     )
+
+
+def test_a_capture_clears_rows_past_the_end_by_a_mask_from_2_18_on(te_wheel):
+    """Before, by a slice whose start is a number of the device."""
+    ring = te_wheel.tree.read(f"{ATTENTION}/context_parallel.py").decode()
+    (backward,) = re.findall(
+        r"class AttnFuncWithCPAndKVP2P.*?    def backward(.*?)\nclass |\Z", ring, re.DOTALL
+    )[:1]
+    assert "dq[cu_seqlens_q_padded[-1] :]" in backward
+    assert ("q_pad_mask" in backward) == (te_wheel.version >= Version("2.18"))
