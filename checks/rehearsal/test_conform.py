@@ -209,3 +209,24 @@ def test_against_fails_only_where_a_case_agreed_before() -> None:
     assert table.against(worse, same) == (
         f"{said} 0 of 1 cases have the same verdict. agrees there and refused here: {agreed.id}."
     )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "fault"),
+    [
+        ([Status.AGREES, Status.CANNOT_RUN], ""),
+        ([Status.CANNOT_RUN, Status.REFUSED], "this machine lacks"),
+        ([Status.REFUSED, Status.REFUSED], "the cause is in upstream"),
+    ],
+)
+def test_a_matrix_without_an_agreement_says_whose_fault_it_is(
+    statuses: list[Status], fault: str
+) -> None:
+    cases = tuple(
+        records.CaseResult(f"case-{number}", status, f"{status.value} for a reason")
+        for number, status in enumerate(statuses)
+    )
+    made = records.ConformanceRecord("dev", "dev", "2.20", "2.13", "0", "float32", 1, 1.0, cases)
+    said = table.nothing_agrees(made)
+    assert bool(said) == bool(fault) and fault in said
+    assert not said or f"case-0: {statuses[0].value}" in said

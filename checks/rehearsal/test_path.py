@@ -147,3 +147,23 @@ def test_what_a_launch_asks_for_in_words() -> None:
         assert read_request(line.split()).feature == feature
     assert named("a2a+p2p", (2, 4)) == "a2a+p2p 2 x 4"
     assert executed("a2a+p2p", (2, 1)) == "a2a" and executed("a2a+p2p", (2, 2)) == "a2a+p2p"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "unused"),
+    [
+        (2, "", (1,)),
+        (2, "--min-dynamic-context-parallel-size 2", ()),
+        (6, "", (1, 6)),  # no groups of 4: upstream makes powers below log2 of the domain
+        (8, "", (1, 4, 8)),
+        (8, "--tensor-model-parallel-size 4", (1,)),
+    ],
+)
+def test_cp_sizes_that_no_microbatch_used_are_named(
+    ranks: int, options: str, unused: tuple[int, ...]
+) -> None:
+    reports = [report(0, call(PAIR)), report(1, call(PAIR))]
+    reports += [report(rank) for rank in range(2, ranks)]
+    words = ("--dynamic-context-parallel", *options.split())
+    assert read_path(words, reports).unused_sizes == unused
+    assert read_path(words[1:], reports).unused_sizes == ()

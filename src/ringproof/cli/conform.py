@@ -50,7 +50,8 @@ def conform(options: ConformCommand) -> None:
     """Train tiny models on CPU with a Megatron and compare each with the same training on one rank.
 
     Exits with 1 where a case differs from its reference, takes another path than it asks for, or
-    hangs. An error of upstream is a result, not a failure.
+    hangs, and with 2 where no case agrees. Beside others an error of upstream is a result, not a
+    failure.
     """
     from ringproof.rehearsal.conform import cases, table
     from ringproof.rehearsal.conform import record as records
@@ -92,6 +93,9 @@ def conform(options: ConformCommand) -> None:
     if failed:
         typer.echo(f"failed: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
+    nothing = table.nothing_agrees(record)
+    if nothing and other is None:
+        raise InputError("--upstream", nothing)
 
 
 def _known(name: str) -> ConformanceRecord:

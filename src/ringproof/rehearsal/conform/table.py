@@ -88,6 +88,21 @@ def failing(record: ConformanceRecord, against: ConformanceRecord | None) -> lis
     ]
 
 
+def nothing_agrees(record: ConformanceRecord) -> str:
+    """Say that no case agrees, and whose fault the first error is; empty where one agrees."""
+    if any(result.status is Status.AGREES for result in record.cases):
+        return ""
+    first = next((one for one in record.cases if one.message), None)
+    why = "" if first is None else f" ({first.id}: {first.status.value}: {first.message[:200]})"
+    ours = first is not None and first.status is Status.CANNOT_RUN
+    remedy = (
+        "this machine lacks what upstream needs, or torch or the rehearsal fails, see the message"
+        if ours
+        else "the cause is in upstream: name a checkout that trains, or other cases"
+    )
+    return f"no case agrees{why}; {remedy}"
+
+
 def against(record: ConformanceRecord, known: ConformanceRecord) -> str:
     """Return in words how many verdicts are those of a known upstream, and where they part."""
     parted: dict[str, list[str]] = defaultdict(list)

@@ -139,7 +139,8 @@ def execute(
         else:
             memory.install_groups(traffic, rank, program.ranks)
         probe.watch_attention()
-        probe.watch_models()
+        if memory is None:  # tokens take memory, and at full size they have no values
+            probe.watch_models()
         probes.open_for(probe)
         _plant(program.faults)
         conversations.install(program.arguments)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ringproof.launch.flags import Flags
-from ringproof.launch.small.layout import DYNAMIC
+from ringproof.launch.small.layout import DYNAMIC, layout
 from ringproof.rehearsal.protocol.reports import AttentionCall, RankReport
 
 NO_COMMUNICATION = "none"
@@ -143,6 +143,7 @@ class PathTaken:
         idle_ranks: Ranks without attention calls or with far fewer tokens than the others.
         departures: Sentences that say where the path is not the one asked for.
         remarks: Sentences on what else is worth knowing.
+        unused_sizes: CP sizes that Dynamic CP can choose in this layout and did not choose here.
     """
 
     requested: RequestedPath
@@ -158,6 +159,7 @@ class PathTaken:
     idle_ranks: tuple[int, ...]
     departures: tuple[str, ...]
     remarks: tuple[str, ...]
+    unused_sizes: tuple[int, ...] = ()
 
     @property
     def as_requested(self) -> bool:
@@ -190,7 +192,9 @@ def read_path(
         finished: Whether the run reached its end. The calls of one that did not are judged, and
             missing ones are not.
     """
-    return path_taken(read_request(arguments), reports, finished=finished)
+    found = path_taken(read_request(arguments), reports, finished=finished)
+    sizes = _choices(arguments, len(reports)) if finished else ()
+    return replace(found, unused_sizes=tuple(size for size in sizes if size not in found.cp_sizes))
 
 
 def path_taken(
@@ -230,6 +234,20 @@ def path_taken(
         departures=tuple(_departures(requested, [call for _, call in calls], finished)),
         remarks=tuple(_remarks(requested, apart, [call for _, call in training], tokens, idle)),
     )
+
+
+def _choices(arguments: Sequence[str], ranks: int) -> tuple[int, ...]:
+    """Return the CP sizes that Dynamic CP can choose: powers of two and the whole domain.
+
+    Upstream makes groups of the powers below log2 of the domain, rounded down.
+    """
+    flags = Flags(tuple(arguments))
+    found = layout(flags, ranks)
+    if not found.dynamic or not ranks:
+        return ()
+    least = flags.integer("--min-dynamic-context-parallel-size", 1)
+    sizes = (*(1 << power for power in range(found.domain.bit_length() - 1)), found.domain)
+    return tuple(size for size in sizes if size >= least)
 
 
 def named(comm_type: str, sizes: Sequence[int]) -> str:

@@ -139,7 +139,17 @@ class Variant:
             return f"It starts on the path asked for, but it has a race: {self.races[0]}."
         if self.agreement.agrees is None:
             return f"It starts. {self.agreement.reason}"
-        return f"It starts, takes the path asked for ({self.path.requested}), and agrees."
+        agrees = f"It starts, takes the path asked for ({self.path.requested}), and agrees."
+        return f"{agrees}{self.not_exercised}"
+
+    @property
+    def not_exercised(self) -> str:
+        """The CP sizes of which the rehearsal shows nothing, in a sentence; empty for none."""
+        unused = self.path.unused_sizes
+        if not unused:
+            return ""
+        sizes = " and ".join(map(str, unused))
+        return f" No microbatch used CP size {sizes}, so nothing is shown of groups of that size."
 
 
 @dataclass(frozen=True)
