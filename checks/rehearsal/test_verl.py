@@ -64,6 +64,12 @@ def test_an_override_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:
         rehearsed(tmp_path, "engine.no_such=1")
 
 
+def test_versions_that_do_not_fit_are_bad_input(tmp_path: Path) -> None:
+    """Megatron-Bridge 0.6.2, which is the default, needs a later Megatron-Core."""
+    with pytest.raises(InputError, match="do not fit together: ImportError"):
+        rehearsed(tmp_path, "engine.vanilla_mbridge=False")
+
+
 def first_norm(result: Rehearsal) -> tuple[float, float]:
     """Return the relative differences of the first loss and of the first gradient norm."""
     compared = [item for item in result.main.agreement.differences if item.iteration == 1]

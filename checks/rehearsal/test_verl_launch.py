@@ -79,6 +79,11 @@ def test_an_unknown_value_that_matters_is_asked_for(tmp_path: Path) -> None:
         read_script(script)
 
 
+def test_a_home_folder_is_quoted_for_hydra() -> None:
+    words = ["python3", "-m", "verl.trainer.main_ppo", "data.train_files=~/a.parquet", "x=a~b"]
+    assert read_command(words).arguments == ("data.train_files='~/a.parquet'", "x=a~b")
+
+
 def test_another_module_stays_refused() -> None:
     with pytest.raises(InputError, match="is a module, and not a script"):
         read_command(

@@ -12,9 +12,22 @@ _UNUSED = re.compile(
     r"(data\.(train_files|val_files|.*_key|custom_cls\.\w+|cache_dir|path)"
     r"|trainer\.(project_name|experiment_name|default_\w+_dir|logger|resume_\w+|\w+_dir)"
     r"|(actor_rollout_ref\.)?model\.(tokenizer_path|custom_chat_template)"
+    r"|.*\.dist_checkpointing_path"
     r"|critic\..*|reward\w*\..*|custom_reward_function\..*|ray_kwargs\..*"
     r"|actor_rollout_ref\.(rollout|ref)\..*)"
 )
+
+_HOME = re.compile(r"([^=]+)=(~[^'\"]*)")
+
+
+def quoted(word: str) -> str:
+    """Return an override whose value begins with ``~`` as hydra reads it: in quotes.
+
+    A shell has put the home folder in its place where it expands that.
+    """
+    found = _HOME.fullmatch(word)
+    return f"{found[1]}='{found[2]}'" if found else word
+
 
 _MODEL = re.compile(r"(actor_rollout_ref\.)?model\.path")
 

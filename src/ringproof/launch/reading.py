@@ -16,7 +16,7 @@ from ringproof.errors import InputError, shown
 from ringproof.files import read_input
 from ringproof.launch.flags import Flags, is_option
 from ringproof.launch.left_out import DROPPED, ENVIRONMENT
-from ringproof.launch.overrides import VERL_MODULES, is_model, is_unused
+from ringproof.launch.overrides import VERL_MODULES, is_model, is_unused, quoted
 from ringproof.launch.shell.budget import ReadingBudget
 from ringproof.launch.shell.expand import (
     END,
@@ -357,7 +357,7 @@ def _known_overrides(words: Sequence[str], source: str) -> tuple[list[str], list
     for word in words:
         found = marks(word)
         if not found:
-            known += [word] if word else []
+            known += [quoted(word)] if word else []
         elif is_unused(word):
             continue  # hydra could not read the mark of an unknown value
         elif is_model(word) and (last := word.rpartition(END)[2].strip("/")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.shrink import SmallProgram
 from ringproof.launch.small.verl import OverrideDraft
 from ringproof.rehearsal.protocol.program import Program, calling
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, Progress, Request, estimate
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
@@ -38,6 +40,7 @@ MAKE = "ringproof.rehearsal.verl.ranks.checkpoint:make"
 HOOKS = "ringproof.rehearsal.verl.ranks.hooks"
 TRAINER = Path("verl", "trainer", "sft_trainer.py")
 PREPARE_SECONDS = 120.0
+IMPORT_ERRORS = ("ImportError:", "ModuleNotFoundError:")
 OWN_ERRORS = MappingProxyType({"HYDRA_FULL_ERROR": "1"})  # not hydra's exit in their place
 ACTOR_NOTE = (
     "The actor of verl.trainer.main_ppo was trained by verl's TrainingWorker on made-up rollouts; "
@@ -118,7 +121,8 @@ def _read(request: VerlRequest, upstream: Any, words: tuple[str, ...]) -> tuple[
     base = request.base
     module = base.launch.script
     assert module in VERL_MODULES
-    vanilla = any(word.lower().endswith("vanilla_mbridge=true") for word in words)
+    given = [word.lower() for word in words if "vanilla_mbridge=" in word]  # the last one counts
+    vanilla = bool(given) and given[-1].endswith("=true")
     stack = open_stack(
         upstream, request.verl, request.bridge, vanilla=vanilla, cache=base.cache,
         offline=base.offline,
@@ -163,11 +167,12 @@ class _Runs:
         try:
             self._put_model(draft, asked, after, folder)
         except UpstreamFails as failed:
-            refusal = refusal_of(failed.failure, (), self._request.skills)
-            return dataclasses.replace(variant, refusal=refusal)
+            raise self._unfit(failed.failure) from failed
         small = self._small(draft, after)
         outcome = self._run(small, name, folder / "program")
         failure = outcome.failure
+        if failure is not None and failure.message.startswith(IMPORT_ERRORS):
+            raise self._unfit(failure)
         path = path_taken(asked, outcome.ranks, finished=failure is None)
         departures = (*metrics.lacking(outcome), *path.departures)
         path = dataclasses.replace(path, departures=departures)
@@ -178,6 +183,13 @@ class _Runs:
             refusal = refusal_of(failure, outcome.ranks, self._request.skills, asked.feature)
             return dataclasses.replace(variant, refusal=refusal)
         return self._compared(variant, draft, after, folder)
+
+    def _unfit(self, failure: Failure) -> InputError:
+        """Return the error for versions of which one lacks what another one imports."""
+        versions = re.sub(r"#[^,]*", "", self._stack.name)
+        at = f" at {failure.place}" if failure.place else ""
+        sentence = f"{versions} do not fit together: {failure.message}{at}; name other versions"
+        return InputError("--upstream", " ".join(sentence.split()))
 
     def _blank(self, name: str, asked: RequestedPath) -> Variant:
         launch = self._request.launch
@@ -200,7 +212,7 @@ class _Runs:
 
         Raises:
             InputError: Its family or an algorithm is not known.
-            UpstreamFails: verl cannot be imported.
+            UpstreamFails: verl cannot be imported with these versions.
         """
         places = small_verl.PLACES[self._launch.module]
         virtual = draft.integer(f"{places.engine}.virtual_pipeline_model_parallel_size")
