@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.rehearsal.memory import summary
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
@@ -19,6 +20,13 @@ from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
 from ringproof.rehearsal.fit.ranks import ranks_of_interest
 from ringproof.rehearsal.fit.rendering import lines
 from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json
+from ringproof.rehearsal.fit.vary import (
+    Choice,
+    choices_as_json,
+    combinations,
+    table,
+    with_settings,
+)
 from ringproof.rehearsal.protocol.memory import HeldTensors, MemoryReport, StepMemory
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 
@@ -88,6 +96,12 @@ def test_few_microbatches_and_refused_batches_stay(batch: str, kept: str) -> Non
     assert Flags(program.arguments).one("--global-batch-size") == kept
 
 
+def test_a_file_of_merges_is_the_vocabulary_of_gpt_2() -> None:
+    arguments = ARGUMENTS.replace("--tokenizer-type GPT2BPETokenizer", "--merge-file merges.txt")
+    program = full_size(launch(arguments), options=OPTIONS)
+    assert Flags(program.arguments).one("--vocab-size") == "50256"
+
+
 def test_the_vocabulary_is_asked_for_where_a_file_has_it() -> None:
     arguments = ARGUMENTS.replace("GPT2BPETokenizer", "HuggingFaceTokenizer")
     with pytest.raises(InputError, match=r"^--vocabulary: .*'HuggingFaceTokenizer'"):
@@ -153,6 +167,31 @@ def test_a_gpu_is_a_name_or_a_number(text: str, size: int) -> None:
     assert gpu(text).bytes == size
 
 
+def test_every_combination_is_a_choice_in_the_table() -> None:
+    settings = combinations(["context-parallel-size=2,4", "--cp-comm-type=p2p,a2a"])
+    assert settings[1] == (("--context-parallel-size", "2"), ("--cp-comm-type", "a2a"))
+    changed = with_settings(launch(), (*settings[3], ("--bf16", "true"), ("--lr", "1 2")))
+    assert Flags(changed.arguments).get("--bf16") == ()
+    assert Flags(changed.arguments).get("--lr") == ("1", "2")
+    choices = [Choice(settings[0], found()), Choice(settings[1], None, "upstream refuses \x1b")]
+    head, row, _, refused = table(choices)
+    assert head.split()[:3] == ["context-parallel-size", "cp-comm-type", "peak"]
+    assert row.split() == [
+        "2",
+        "p2p",
+        "30.062",
+        "10.062",
+        "48.6",
+        "700.0",
+        "11.27",
+        "11.27",
+        "0.00",
+    ]
+    assert refused == "context-parallel-size=2 cp-comm-type=a2a: upstream refuses ?"
+    held = choices_as_json(choices)["choices"]
+    assert held[1]["fit"] is None and held[0]["settings"]["--cp-comm-type"] == "p2p"
+
+
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
 
 
@@ -167,6 +206,9 @@ TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
         (f"-- {TRAIN}", "--upstream: "),
         (f"--vocabulary 1 -- {TRAIN}", "--vocabulary: 1 is less than 2"),
         (f"--ranks a -- {TRAIN}", "--ranks: "),
+        (f"--vary x -- {TRAIN}", "--vary: 'x' is not NAME=VALUE,VALUE"),
+        (f"--vary a=1 --vary a=2 -- {TRAIN}", "--vary: --a is given twice"),
+        (f"--vary a=1{',1' * 64} -- {TRAIN}", "--vary: these are more than 64"),
         (f"--timeout 0 -- {TRAIN}", "--timeout: "),
     ],
 )
@@ -178,3 +220,21 @@ def test_bad_input_is_refused(
     with pytest.raises(InputError) as caught:  # the command line prints it, and exits with 2
         CliRunner().invoke(app, given, catch_exceptions=False)
     assert str(caught.value).startswith(said)
+
+
+RECORD = Path(__file__).parents[2] / "benchmarks/rehearsal/results/memory.json"
+
+
+def test_the_page_states_the_errors_of_the_record() -> None:
+    record = json.loads(RECORD.read_text())
+    rows = record["rows"]
+    measured = {name: row for name, row in rows.items() if "error" in row}
+    for row in measured.values():
+        assert row["error"] == pytest.approx(row["peak"] / row["recorded_peak"] - 1, abs=1e-12)
+    told = record["summary"]
+    assert told == summary(rows) and told["measured"] == len(measured) > 5
+    page = (Path(__file__).parents[2] / "docs/fit.md").read_text()
+    largest = max(abs(row["error"]) for row in measured.values())
+    for text in (f"{len(measured)} of {len(rows)}", f"{told['median']:.2%}", f"{largest:.2%}"):
+        assert text in page, text
+    assert all(f"`{name}`" in page for name in told["above_2_percent"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.conform.matrix import LIBRARY
-from ringproof.rehearsal.fit.fitting import FitRequest, Refused, fit
+from ringproof.rehearsal.fit.fitting import FitRequest, fit
 from ringproof.rehearsal.fit.gpus import gpu
 from ringproof.rehearsal.fit.rendering import lines
+from ringproof.rehearsal.fit.vary import combinations, vary
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.program import FullSize, Program
@@ -107,7 +109,9 @@ def test_every_kind_of_stage_is_measured(stage: SessionServers, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_what_upstream_refuses_is_said_in_its_words(stage: SessionServers, tmp_path: Path) -> None:
-    options = "--context-parallel-size 4 --cp-comm-type a2a"
-    with pytest.raises(Refused, match=r"^the launch: upstream refuses it: .*cp_size = 4") as caught:
-        fit(request_of(stage, tmp_path, options), lambda *_: None)
-    assert "context_parallel.py:" in str(caught.value)
+    request = request_of(stage, tmp_path, "--context-parallel-size 4")
+    ring, exchange = vary(request, combinations(["cp-comm-type=p2p,a2a"]), lambda *_: None)
+    assert ring.fit is not None and ring.fit.fits
+    assert exchange.fit is None
+    assert re.match(r"upstream refuses it: .*cp_size = 4", exchange.refused)
+    assert "context_parallel.py:" in exchange.refused

@@ -54,6 +54,12 @@ class FitCommand(CacheOptions):
     ranks: tuple[int, ...] = option(
         (), "Ranks to measure.  [default: the first, a middle and the last pipeline stage]"
     )
+    vary: tuple[str, ...] = option(
+        (),
+        "Measure every combination of these values of an option, as a table. Can be given several "
+        "times.",
+        metavar="NAME=VALUE,VALUE",
+    )
     json_path: str = json_option()
     out: Path | None = option(None, "Folder for logs.  [default: build/fit/NAME]", metavar="DIR")
     timeout: float = seconds(600, "Longest time of one rank in seconds.")
@@ -69,7 +75,7 @@ def fit(options: FitCommand) -> None:
     measured is which tensors live when.
 
     Exit code 0: it fits, or no GPU was named; 1: it does not fit; 2: bad input, or upstream
-    refuses the launch.
+    refuses the launch. With --vary: 0 if one choice fits, 1 if none does.
     """
     require_packages("fit", PACKAGES)
     launch = launch_of(options.words, options.sets)
@@ -77,6 +83,7 @@ def fit(options: FitCommand) -> None:
     from ringproof.rehearsal.fit.gpus import gpu
     from ringproof.rehearsal.fit.rendering import lines
     from ringproof.rehearsal.fit.result import as_json
+    from ringproof.rehearsal.fit.vary import choices_as_json, combinations, table, vary
 
     request = FitRequest(
         launch=launch,
@@ -90,6 +97,18 @@ def fit(options: FitCommand) -> None:
         timeout=options.timeout,
         offline=options.offline,
     )
+    settings = combinations(options.vary) if options.vary else ()
     with rank_progress(Console(stderr=True)) as progress:
-        result = fit(request, lambda phase, line: progress(phase, brief(line)))
+
+        def tell(phase: str, line: str) -> None:
+            progress(phase, brief(line))
+
+        if settings:
+            choices = vary(request, settings, tell)
+        else:
+            result = fit(request, tell)
+    if settings:
+        good = any(choice.fit is not None and choice.fit.fits for choice in choices)
+        write_result(choices_as_json(choices), table(choices), options.json_path, good=good)
+        return
     write_result(as_json(result), lines(result), options.json_path, good=result.fits)

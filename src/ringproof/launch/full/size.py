@@ -18,6 +18,8 @@ STEPS = 2
 """Optimizer states appear in the first step; the second shows the memory of all others."""
 VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
 """Entries of tokenizers whose files are always the same."""
+DEFAULT = "GPT2BPETokenizer"
+"""Upstream's tokenizer where a launch names none and has a file of merges."""
 NO_DATA = "Nothing of the memory of a GPU: tokens, lengths of documents, blends and splits."
 NO_VOCABULARY = "Nothing: the vocabulary has as many entries."
 FEWER = "Nothing once every pipeline stage has been filled: further microbatches repeat it."
@@ -112,7 +114,7 @@ def _vocabulary(flags: Flags) -> int:
     Raises:
         InputError: It is in a file.
     """
-    kind = flags.one("--tokenizer-type") or ""
+    kind = flags.one("--tokenizer-type") or (DEFAULT if flags.has("--merge-file") else "")
     if flags.has("--vocab-size"):
         return flags.integer("--vocab-size", 0) + (kind == "NullTokenizer")
     if kind in VOCABULARIES:

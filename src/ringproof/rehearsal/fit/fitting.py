@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,12 +105,16 @@ class Fitting:
     def __exit__(self, *given: object) -> None:
         self._servers.__exit__(*given)  # type: ignore[arg-type]
 
-    def fit(self, launch: Launch) -> Fit:
-        """Measure a launch; see the function `fit`."""
+    def fit(self, launch: Launch, ranks: Sequence[int] = ()) -> Fit:
+        """Measure a launch; see the function `fit`.
+
+        Args:
+            ranks: Ranks that are run, in place of those of the request.
+        """
         request, started = self._request, time.monotonic()
         launch = replace(launch, script=self._script)
         program = full_size(launch, options=self._options(), vocabulary=request.vocabulary)
-        roles = self._roles(program)
+        roles = self._roles(program, ranks or request.ranks)
         measured = tuple(self._rank(program, launch, rank, role) for rank, role in roles.items())
         upstream: Upstream = self._upstream
         return Fit(
@@ -118,14 +122,14 @@ class Fitting:
             time.monotonic() - started, upstream.lacks,
         )  # fmt: skip
 
-    def _roles(self, program: FullProgram) -> dict[int, str]:
-        if not self._request.ranks:
+    def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
+        if not ranks:
             return ranks_of_interest(program.layout, Flags(program.arguments))
-        for rank in self._request.ranks:
+        for rank in ranks:
             if not 0 <= rank < program.ranks:
                 sentence = f"there is no rank {rank}; give ranks from 0 to {program.ranks - 1}"
                 raise InputError("--ranks", sentence)
-        return dict.fromkeys(self._request.ranks, "as asked for")
+        return dict.fromkeys(ranks, "as asked for")
 
     def _rank(self, program: FullProgram, launch: Launch, rank: int, role: str) -> RankMemory:
         self._runs += 1

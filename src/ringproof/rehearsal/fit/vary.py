@@ -1,0 +1,138 @@
+"""The same launch with other options: what each choice costs, and what upstream refuses."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ringproof.errors import InputError, printable, shown
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import Launch
+from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress, Refused
+from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES, GIB
+from ringproof.rehearsal.fit.result import Fit, as_json
+
+MOST = 64
+ASSIGNED = re.compile(r"(?:--)?([A-Za-z][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
+HEADS = ("peak", "steady", "margin", "TFLOP", "sent", "CP", "between nodes")
+
+Settings = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One variant of a launch.
+
+    Attributes:
+        settings: Options with their values.
+        fit: What was measured; ``None`` where upstream refuses it.
+        refused: Why it was not measured.
+    """
+
+    settings: Settings
+    fit: Fit | None
+    refused: str = ""
+
+
+def combinations(given: Sequence[str]) -> tuple[Settings, ...]:
+    """Return every combination of options with several values.
+
+    Args:
+        given: ``NAME=VALUE,VALUE,...`` each.
+
+    Raises:
+        InputError: One is something else, or they are too many.
+    """
+    axes: list[list[tuple[str, str]]] = []
+    for text in given:
+        found = ASSIGNED.fullmatch(text)
+        if found is None or not found[2]:
+            sentence = f"{shown(text)} is not NAME=VALUE,VALUE; write context-parallel-size=2,4,8"
+            raise InputError("--vary", sentence)
+        axes.append([(f"--{found[1]}", value.strip()) for value in found[2].split(",")])
+    names = [axis[0][0] for axis in axes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError("--vary", f"{twice} is given twice; give all its values at once")
+    chosen = tuple(itertools.islice(itertools.product(*axes), MOST + 1))
+    if len(chosen) > MOST:
+        raise InputError("--vary", f"these are more than {MOST} combinations; give fewer values")
+    return chosen
+
+
+def with_settings(launch: Launch, settings: Settings) -> Launch:
+    """Return a launch with options changed; ``true`` is an option without a value."""
+    flags = Flags(launch.arguments)
+    for name, value in settings:
+        flags = flags.with_(name, *(() if value.lower() == "true" else value.split()))
+    return replace(launch, arguments=flags.words)
+
+
+def vary(
+    request: FitRequest, choices: Sequence[Settings], progress: Progress
+) -> tuple[Choice, ...]:
+    """Measure a launch with each combination of settings.
+
+    Raises:
+        InputError: The launch or an upstream cannot be used.
+    """
+    found = []
+    with Fitting(request, progress) as fitting:
+        for settings in choices:
+            try:
+                found.append(Choice(settings, fitting.fit(with_settings(request.launch, settings))))
+            except Refused as refused:
+                found.append(Choice(settings, None, printable(refused.sentence)))
+    return tuple(found)
+
+
+def table(choices: Sequence[Choice]) -> Iterator[str]:
+    """Yield the choices as lines: GiB of memory, GB sent in a step by the largest rank."""
+    names = [name.removeprefix("--") for name, _ in choices[0].settings]
+    rows = [(*names, *HEADS), *(_cells(choice) for choice in choices if choice.fit)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield printable("  ".join(cell.rjust(at) for cell, at in zip(row, widths, strict=True)))
+    yield "peak, steady and margin in GiB; sent in a step, of this CP and between nodes, in GB"
+    for choice in choices:
+        if choice.fit is None:
+            yield printable(f"{_named(choice)}: {choice.refused}")
+
+
+def _named(choice: Choice) -> str:
+    return " ".join(f"{name.removeprefix('--')}={value}" for name, value in choice.settings)
+
+
+def _cells(choice: Choice) -> tuple[str, ...]:
+    fit = choice.fit
+    assert fit is not None
+    rank, node = fit.largest, max(fit.launch.ranks_per_node, 1)
+    sent = rank.memory.sent
+    context = [one for one in sent if "CONTEXT_PARALLEL" in one.group]
+    far = [one for one in sent if len({member // node for member in one.ranks}) > 1]
+    bytes_sent = (sum(one.bytes for one in some) for some in (sent, context, far))
+    return (
+        *(value for _, value in choice.settings),
+        f"{rank.peak / GIB:.3f}",
+        f"{(rank.memory.steady + CUBLAS_BYTES) / GIB:.3f}",
+        "" if fit.margin is None else f"{fit.margin / GIB:.1f}",
+        f"{rank.memory.flops / 1e12:.1f}",
+        *(f"{count / 1e9:.2f}" for count in bytes_sent),
+    )
+
+
+def choices_as_json(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Return all choices as JSON can hold them."""
+    return {
+        "choices": [
+            {
+                "settings": dict(choice.settings),
+                "refused": choice.refused or None,
+                "fit": None if choice.fit is None else as_json(choice.fit),
+            }
+            for choice in choices
+        ]
+    }
