@@ -20,8 +20,8 @@ from ringproof.cli.options import (
     knowing_skills,
 )
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import assignment, rank_progress, require_packages, set_option
-from ringproof.doctor import rehearsed
+from ringproof.cli.rehearse import assignment, brief, rank_progress, require_packages, set_option
+from ringproof.doctor import checked, rehearsed
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import (
     Stack,
@@ -35,7 +35,8 @@ from ringproof.doctor.reading import read_settings
 from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
-from ringproof.errors import InputError
+from ringproof.errors import InputError, printable
+from ringproof.launch.reading import Launch
 from ringproof.options import option
 from ringproof.stack.products import ENGINE, MEGATRON, Product, find_products
 
@@ -72,14 +73,19 @@ class DoctorCommand(SourceOptions):
         "Also train a launch for two steps in small, with the checkout that --upstream "
         "names and no GPU, and compare.",
     )
+    checks: bool = option(
+        False,
+        "Also run upstream's own program at full size, with the checkout or release that "
+        "--upstream names and no GPU: its parser, its checks and its model.",
+    )
     folder: Path = folder_option(knowing_skills)
     json_path: str = json_option()
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.upstream, self.line, self.to))) > 1:
             raise InputError("--line", "give only one of --upstream, --line and --to")
-        if self.rehearse and not self.upstream:
-            raise _no_checkout()
+        if (self.rehearse or self.checks) and not self.upstream:
+            raise _no_checkout("--rehearse" if self.rehearse else "--checks")
         if self.rehearse and self.fix:
             remedy = "save what --fix prints, and rehearse that"
             raise InputError("--rehearse", f"--rehearse does not go with --fix; {remedy}")
@@ -93,9 +99,9 @@ class DoctorCommand(SourceOptions):
 def doctor(options: DoctorCommand) -> None:
     """Examine the configuration of a training job before it starts.
 
-    The configuration is read, and executed only by --rehearse. The rules of the skills are applied
-    to it as they hold on the line of upstream that will run: what is refused, fails later, trains
-    wrong or has no effect, with the remedy.
+    The configuration is read, and a launch executed only by --rehearse and --checks. The rules of
+    the skills are applied to it as they hold on the line of upstream that will run: what is
+    refused, fails later, trains wrong or has no effect, with the remedy.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
@@ -110,8 +116,10 @@ def doctor(options: DoctorCommand) -> None:
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]
     ran = _rehearsed(pairs[0][0], options) if options.rehearse else None
+    asked = _checked(pairs[0][0], options) if options.checks else None
     if options.json_path:
         extra = {} if ran is None else {"rehearsal": rehearsed.data(ran)}
+        extra |= {} if asked is None else {"checks": checked.data(asked)}
         write_json({**data(pairs), **extra}, options.json_path)
     wanted = options.fix or options.to
     if wanted:
@@ -119,8 +127,12 @@ def doctor(options: DoctorCommand) -> None:
     elif options.json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
             typer.echo(text)
+        for text in () if asked is None else checked.lines(asked):
+            typer.echo(printable(text))
         for text in () if ran is None else rehearsed.lines(ran):
             typer.echo(text)
+    if asked is not None and asked.accepted is False:
+        raise typer.Exit(1)
     final = [after if wanted else before for before, after in pairs]
     if all(one.not_examined for one in examined.values()):
         raise typer.Exit(2)
@@ -128,9 +140,32 @@ def doctor(options: DoctorCommand) -> None:
         raise typer.Exit(1)
 
 
-def _no_checkout() -> InputError:
-    sentence = "--rehearse needs a checkout of Megatron-LM; give --upstream PATH or git:PATH@REF"
-    return InputError("--rehearse", sentence)
+def _no_checkout(option: str) -> InputError:
+    sentence = f"{option} needs a checkout of Megatron-LM; give --upstream PATH or git:PATH@REF"
+    return InputError(option, sentence)
+
+
+def _checked(examination: Examination, options: DoctorCommand) -> checked.Checked:
+    """Run upstream's own program on the launch.
+
+    Raises:
+        InputError: The configuration is no launch, no checkout is given, or torch is missing.
+    """
+    launch = checked.launch_to_check(examination)
+    given = {product.repo: name for name, product in options.products()}
+    if MEGATRON not in given:
+        raise _no_checkout("--checks")
+    require_packages("doctor --checks")
+    folder = Path("build/rehearsal") / f"checks-{_name(launch)}"
+    with rank_progress(Console(stderr=True)) as progress:
+        return checked.ask(
+            launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
+            offline=options.offline, progress=lambda phase, line: progress(phase, brief(line)),
+        )  # fmt: skip
+
+
+def _name(launch: Launch) -> str:
+    return re.sub(r"[^\w.-]", "_", Path(launch.source.partition(":")[0]).stem) or "launch"
 
 
 def _rehearsed(examination: Examination, options: DoctorCommand) -> rehearsed.Rehearsed:
@@ -142,17 +177,16 @@ def _rehearsed(examination: Examination, options: DoctorCommand) -> rehearsed.Re
     given = {product.repo: name for name, product in options.products()}
     launch = rehearsed.launch_of(examination.settings)
     if MEGATRON not in given:
-        raise _no_checkout()
+        raise _no_checkout("--rehearse")
     require_packages("doctor --rehearse")
     from ringproof.rehearsal.rehearsing import Request, rehearse
 
-    name = re.sub(r"[^\w.-]", "_", Path(launch.source.partition(":")[0]).stem) or "launch"
     request = Request(
         launch=launch,
         megatron=given[MEGATRON],
         engine=given.get(ENGINE),
         against="",
-        folder=Path("build/rehearsal") / f"doctor-{name}",
+        folder=Path("build/rehearsal") / f"doctor-{_name(launch)}",
         cache=options.downloads,
         skills=options.folder if options.folder.is_dir() else None,
         iterations=REHEARSED_STEPS,

@@ -37,8 +37,11 @@ class Rehearsed:
         return self.variant.passed and self.agrees is not False
 
 
-def launch_of(settings: Settings) -> Launch:
+def launch_of(settings: Settings, option: str = "--rehearse") -> Launch:
     """Return the launch that settings were read from.
+
+    Args:
+        option: What asks for it, for messages.
 
     Raises:
         InputError: They come from no launch of Megatron-LM, or the number of ranks is not known.
@@ -46,11 +49,11 @@ def launch_of(settings: Settings) -> Launch:
     if not settings.script:
         problem = "is not a launch of Megatron-LM, and only a launch can be rehearsed"
         raise InputError(
-            "--rehearse", f"{shown(settings.source)} {problem}; give a launch script or -- COMMAND"
+            option, f"{shown(settings.source)} {problem}; give a launch script or -- COMMAND"
         )
     if settings.ranks is None:
         problem = "does not say how many ranks there are"
-        raise InputError("--rehearse", f"{shown(settings.source)} {problem}; give --ranks N")
+        raise InputError(option, f"{shown(settings.source)} {problem}; give --ranks N")
     return Launch(
         settings.script, settings.arguments, dict(settings.environment or {}), 1, settings.ranks,
         settings.source, settings.notes,

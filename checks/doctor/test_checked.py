@@ -1,0 +1,73 @@
+"""``ringproof doctor --checks``: which launches upstream's program is run on, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checks.doctor.upstream_lines import stack_at
+from ringproof.doctor import checked
+from ringproof.doctor.examine import examine
+from ringproof.doctor.reading import of_launch, read_settings
+from ringproof.errors import InputError
+from ringproof.launch.reading import Launch
+from ringproof.rehearsal.protocol.reports import Failure
+
+LAUNCH = Launch("/somewhere/pretrain_gpt.py", ("--num-layers", "2"), {}, 1, 8, "train.sh:3")
+
+
+def to_check(launch=LAUNCH):
+    return checked.launch_to_check(examine(of_launch(launch), stack_at("main")))
+
+
+def test_upstreams_own_program_takes_the_place_of_the_one_that_is_named():
+    assert to_check().script == "pretrain_gpt.py"
+    assert to_check().ranks == 8
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (replace(LAUNCH, script="train.py"), "not one of upstream's programs"),
+        (replace(LAUNCH, script="/tmp/pretrain_gpt.py.py"), "not one of upstream's programs"),
+        (
+            replace(LAUNCH, arguments=("--num-layers", "2", "--use-checkpoint-args")),
+            "from a checkpoint",
+        ),
+    ],
+)
+def test_nothing_else_is_run(launch, said):
+    with pytest.raises(InputError, match=said):
+        to_check(launch)
+
+
+def test_only_a_launch_is_run():
+    settings = read_settings(["model.context_parallel_size=2"], {})
+    with pytest.raises(InputError, match=r"--checks: .*is not a launch"):
+        checked.launch_to_check(examine(settings, stack_at("main")))
+
+
+@pytest.mark.parametrize(
+    ("failure", "accepted", "said"),
+    [
+        (Failure("raised", 0, "ValueError: no", "megatron/a.py:3"), False, "refused: ValueError"),
+        (Failure("raised", 0, "StandInMissing: x", "", "torch.x"), None, "implements torch.x"),
+        (Failure("raised", 0, "ImportError: FLA is not installed"), None, "cannot tell: Import"),
+        (Failure("import", -1, "SyntaxError: x"), None, "cannot tell: Syntax"),
+    ],
+)
+def test_the_answer_is_upstreams(monkeypatch, failure, accepted, said):
+    fitting = pytest.importorskip("ringproof.rehearsal.fit.fitting", reason="needs torch")
+
+    def refuse(*_):
+        raise fitting.Refused(failure)
+
+    monkeypatch.setattr(fitting, "fit", refuse)
+    answer = checked.ask(
+        LAUNCH, "here", None, cache=Path(), folder=Path(), offline=True, progress=print
+    )
+    assert answer.accepted is accepted
+    assert said in "".join(checked.lines(answer))
+    assert checked.data(answer)["accepted"] is accepted

@@ -1,0 +1,118 @@
+"""What upstream itself says about a launch: its own program, run at full size on this CPU.
+
+Parser, argument checks, configuration classes and the model's construction are upstream's own code.
+Large tensors have no content, as for ``ringproof fit``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from ringproof.doctor.examine import Examination
+from ringproof.doctor.rehearsed import launch_of
+from ringproof.errors import InputError, shown
+from ringproof.launch.flags import Flags
+from ringproof.launch.options import PROGRAMS
+from ringproof.launch.reading import Launch
+
+CHECKPOINT = "--use-checkpoint-args"
+SECONDS = 120.0
+MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
+"""What upstream says about a package that is not here, which is no refusal."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of upstream's own program.
+
+    Attributes:
+        upstream: Version or commit.
+        accepted: Whether it ran; ``None`` where this cannot be told.
+        message: What it raised.
+        place: File and line of upstream.
+        symbol: What no stand-in implements; empty where that is not why it ended.
+    """
+
+    upstream: str
+    accepted: bool | None
+    message: str = ""
+    place: str = ""
+    symbol: str = ""
+
+
+def launch_to_check(examination: Examination) -> Launch:
+    """Return the launch with upstream's own program in the place of the one that it names.
+
+    Raises:
+        InputError: It is not a launch of a program of Megatron-LM, or a checkpoint decides it.
+    """
+    launch = launch_of(examination.settings, "--checks")
+    name = PurePath(launch.script).name
+    if name not in PROGRAMS:
+        sentence = f"{shown(launch.script)} is not one of upstream's programs, which alone are run"
+        raise InputError("--checks", f"{sentence}; leave --checks out")
+    if Flags(launch.arguments).has(CHECKPOINT):
+        sentence = f"{CHECKPOINT} takes the settings from a checkpoint, which is not read"
+        raise InputError("--checks", f"{sentence}; leave --checks out")
+    return replace(launch, script=name)
+
+
+def ask(
+    launch: Launch, megatron: str, engine: str | None, *, cache: Path, folder: Path,
+    offline: bool, progress: Callable[[str, str], None],
+) -> Checked:  # fmt: skip
+    """Run upstream's program as rank 0 of the launch, for two steps.
+
+    Args:
+        megatron: Megatron-LM, as a rehearsal takes it.
+        engine: Transformer Engine; ``None`` for the newest release.
+        folder: Where logs are written.
+
+    Raises:
+        InputError: The launch cannot be run at full size, or upstream not be opened.
+    """
+    from ringproof.rehearsal.fit.fitting import FitRequest, Refused, fit
+
+    request = FitRequest(
+        launch=launch, megatron=megatron, engine=engine, folder=folder, cache=cache, ranks=(0,),
+        timeout=SECONDS, offline=offline,
+    )  # fmt: skip
+    try:
+        result = fit(request, progress)
+    except Refused as refused:
+        failure = refused.failure
+        unsure = failure.symbol or failure.kind != "raised" or MISSING.search(failure.message)
+        return Checked(
+            megatron, None if unsure else False, failure.message, failure.place, failure.symbol
+        )
+    return Checked(result.megatron, True)
+
+
+def lines(checked: Checked) -> Iterator[str]:
+    """Yield what a terminal shows."""
+    yield ""
+    ran = f"upstream's own program at full size, without a GPU ({checked.upstream}):"
+    where = f" (at {checked.place})" if checked.place else ""
+    if checked.accepted:
+        yield f"{ran} its parser, its checks and its model accept this; two steps ran"
+    elif checked.accepted is False:
+        yield f"{ran} refused: {checked.message}{where}"
+    elif checked.symbol:
+        yield f"{ran} cannot tell: no stand-in implements {checked.symbol}{where}"
+    else:
+        yield f"{ran} cannot tell: {checked.message}{where}"
+
+
+def data(checked: Checked) -> dict[str, Any]:
+    """Return the same as JSON values."""
+    return {
+        "upstream": checked.upstream,
+        "accepted": checked.accepted,
+        "message": checked.message or None,
+        "place": checked.place or None,
+        "missing_stand_in": checked.symbol or None,
+    }
