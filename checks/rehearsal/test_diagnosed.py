@@ -52,7 +52,7 @@ def report_of(stage: SessionServers, megatron: str, case: str, folder: Path) -> 
         (RELEASE, "hybrid-cp-2", ("no-stream", "ranks 0-1", "")),
         (RELEASE, "hybrid-cp-mla", ("latent-attention", "ranks 0-1", "")),
         (RELEASE, "hybrid-cp-4-of-cp2", ("rope-index", "ranks 2-3", "ranks 0-1")),
-        (RELEASE, "static-p2p-window", ("no-backend", "ranks 0-1", "")),
+        (RELEASE, "static-p2p-window", ("no-attention-backend", "ranks 0-1", "")),
         (DEV, "dynamic-cp-4", ("nothing", "", "")),
     ],
 )

@@ -57,7 +57,7 @@ _FUNCTIONS = MappingProxyType(
             r"make_graphed_callables|create_cudagraphs|capture_begin|cuda_?graph|^replay$", re.I
         ),
         DYNAMIC: re.compile(
-            r"next_hdp_group|_(?:hybrid|dynamic)_(?:cp|context|data_context)|dcp_gpus"
+            r"next_hdp_group|(?:hybrid|dynamic)_(?:cp|context|data_context)|dcp_gpus"
         ),
         CP: re.compile(r"_cp\b|cp_rank|context_parallel|_for_cp|AttnFuncWithCP", re.I),
     }
