@@ -19,7 +19,7 @@ from ringproof.cli.options import (
     json_option,
     knowing_skills,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import echo_text, harmless, write_json
 from ringproof.cli.rehearse import assignment, brief, rank_progress, require_packages, set_option
 from ringproof.doctor import checked, rehearsed
 from ringproof.doctor.examine import Examination, examine
@@ -35,7 +35,7 @@ from ringproof.doctor.reading import read_settings
 from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
-from ringproof.errors import InputError, printable
+from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.options import option
 from ringproof.stack.products import ENGINE, MEGATRON, Product, find_products
@@ -126,11 +126,11 @@ def doctor(options: DoctorCommand) -> None:
         _fix(settings, pairs, options.words, values)
     elif options.json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
-            typer.echo(text)
+            typer.echo(harmless(text))
         for text in () if asked is None else checked.lines(asked):
-            typer.echo(printable(text))
+            typer.echo(harmless(text))
         for text in () if ran is None else rehearsed.lines(ran):
-            typer.echo(text)
+            typer.echo(harmless(text))
     if asked is not None and asked.accepted is False:
         raise typer.Exit(1)
     final = [after if wanted else before for before, after in pairs]
@@ -224,6 +224,6 @@ def _fix(
         raise InputError("--fix", sentence)
     path = Path(words[0]) if len(words) == 1 and Path(words[0]).is_file() else None
     after = pairs[0][1]
-    typer.echo(written_again(settings, after.settings, path, sets).rstrip("\n"))
+    echo_text(written_again(settings, after.settings, path, sets).rstrip("\n") + "\n")
     for finding in after.findings:
-        typer.echo(f"left: {finding.says}; {finding.remedy}", err=True)
+        typer.echo(harmless(f"left: {finding.says}; {finding.remedy}"), err=True)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from ringproof.findings.printable import UNSHOWABLE
 
 # As it stands between the quotes: line ends are the layout's, all others are escaped already.
 _UNSEEN = re.compile(f"(?!\n){UNSHOWABLE.pattern}")
+_STEERING = re.compile(f"(?![\n\t]){UNSHOWABLE.pattern}")
 _READABLE = 4_000_000
 """Characters. Python indents in Python: a plan of a million sequences would take ten seconds."""
 
@@ -51,13 +53,32 @@ def write_text(text: str, destination: str | Path, *, field: str) -> None:
         InputError: The path cannot be written.
     """
     if destination == "-":
-        typer.echo(text, nl=False)
+        echo_text(text)
     else:
         write_atomically(Path(destination), text, field=field)
 
 
-def write_result(value: Any, lines: Iterable[str], destination: str, *, good: bool = True) -> None:
+def echo_text(text: str) -> None:
+    """Print a text as it is into a file or a pipe; on a terminal, without what could steer it."""
+    typer.echo(harmless(text) if sys.stdout.isatty() else text, nl=False)
+
+
+def harmless(text: str) -> str:
+    """Return a text in which characters that cannot be seen are escaped, except line ends and tabs.
+
+    >>> print(harmless("one\\x1b[2J"))
+    one\\u001b[2J
+    """
+    return _STEERING.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def write_result(
+    value: Any, lines: Iterable[str], destination: str, *, good: bool = True, title: str = ""
+) -> None:
     """Write a result as JSON if a destination is given, and print its lines unless that is ``-``.
+
+    Args:
+        title: Line of our own before the others, which may have colours.
 
     Raises:
         InputError: The path cannot be written.
@@ -66,8 +87,10 @@ def write_result(value: Any, lines: Iterable[str], destination: str, *, good: bo
     if destination:
         write_json(value, destination)
     if destination != "-":
+        if title:
+            typer.echo(title)
         for line in lines:
-            typer.echo(line)
+            typer.echo(harmless(line))
     if not good:
         raise typer.Exit(1)
 

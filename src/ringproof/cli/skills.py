@@ -10,7 +10,7 @@ import typer
 
 from ringproof.cards import find_cards, load_card, statements
 from ringproof.cli.options import SkillNames, command_of, folder_option, json_option, knowing_skills
-from ringproof.cli.output import write_result
+from ringproof.cli.output import echo_text, write_result
 from ringproof.errors import InputError, check_name, shown
 from ringproof.files import read_input
 from ringproof.installing import AGENTS, install, planned, refuse_changed
@@ -91,7 +91,7 @@ def show(options: ShowCommand) -> None:
         files = sorted(path.relative_to(folder).as_posix() for path in there)
         sentence = f"{shown(options.file)} is not in the skill; choose from {', '.join(files)}"
         raise InputError("FILE", sentence)
-    typer.echo(_text(place), nl=False)
+    echo_text(_text(place))
 
 
 @app.command("install")
