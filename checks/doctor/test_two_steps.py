@@ -259,7 +259,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
         **{
-            rule.statement: "read in upstream's source" for rule in REPORTED if rule.effect in LATER
+            rule.statement: "read in source or reports" for rule in REPORTED if rule.effect in LATER
         },
     }
 )

@@ -1,7 +1,9 @@
 """Rules for faults that people reported and that no check of upstream names before the run.
 
 Versions are those of the releases whose source was read: Megatron-LM 0.16.1, 0.17.1, 0.18.2 and
-0.19.2, Megatron-Bridge 0.3.1, 0.4.2, 0.5.1 and 0.6.2, and verl 0.8.0 and 0.9.1.
+0.19.2, Megatron-Bridge 0.3.1, 0.4.2, 0.5.1 and 0.6.2, and verl 0.8.0 and 0.9.1. The rules of
+LLaMA-Factory, torchtitan and NeMo-RL, of ``pad_seq_to_mult`` and of masks between documents rest on
+reports and on the answers of maintainers.
 """
 
 from __future__ import annotations
