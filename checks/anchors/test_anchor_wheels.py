@@ -151,7 +151,7 @@ def test_the_list_names_each_release_once() -> None:
     wheels = read_wheels(LIST)
     assert len({(wheel.package, wheel.version) for wheel in wheels}) == len(wheels)
     core = [Version(wheel.version) for wheel in wheels if wheel.package == "megatron-core"]
-    assert min(core) == Version("0.10.0") and max(core) == Version("0.16.1")
+    assert min(core) == Version("0.10.0") and max(core) == Version("0.19.2")
     assert min(Version(wheel.version) for wheel in ENGINES) == Version("2.9.0")
 
 

@@ -119,12 +119,29 @@ def _session(process_id: int) -> int:
         return 0
 
 
+@contextlib.contextmanager
+def fed(pipe: Path) -> Iterator[None]:
+    """Let another process write a line into the pipe, as a shell does for ``<(COMMAND)``.
+
+    Without a writer whoever opens the pipe to read waits for ever, which no command can mend.
+    """
+    writer = multiprocessing.get_context("fork").Process(target=pipe.write_text, args=("1\n",))
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.kill()
+        writer.join()
+
+
 def complaint(words: list[str]) -> str:
     """What is wrong with a run; empty if nothing is."""
-    with tempfile.TemporaryDirectory(prefix="ringproof-fuzz-") as top:
+    with contextlib.ExitStack() as stack:
+        top = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringproof-fuzz-"))
         folder = Path(top) / "here"
         folder.mkdir()
         prepare(folder)
+        stack.enter_context(fed(folder / "fifo"))
         before = {path.name for path in folder.iterdir()}
         process = multiprocessing.get_context("fork").Process(
             target=child, args=(words, str(folder))
