@@ -225,6 +225,12 @@ CASES = (
             ("data_step", "get_batch_on_this_cp_rank"), "val.shape[seq_dim] // (2 * cp_size),"),
     general("cp-length", "RuntimeError", "shape '[1, 8, 100]' is invalid for input of size 805",
             ("evaluate", "get_batch_on_this_cp_rank"), "val = val.view("),
+    general("odd-shard", "AssertionError",
+            "Sequence length per GPU needs to be divisible by 2!", ("forward",)),
+    *(
+        general("finetuning-loss", "AssertionError", f"When finetuning with CP>1, {text}")
+        for text in ("calculate_per_token_loss must be True", "average_in_collective must be False")
+    ),
     general("packed-members", "AssertionError",
             "sub-sequence 3 is not a multiple of 2 * cp_size = 8"),
     general("empty-shard", "RuntimeError",
@@ -282,6 +288,14 @@ CASES = (
     general("host-memory", "OSError", "[Errno 12] Cannot allocate memory"),
     general("shared-memory", "RuntimeError",
             "unable to open shared memory object </torch_7_1> in read-write mode"),
+    *(
+        general("many-connections", "AssertionError", text)
+        for text in (
+            "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset.",
+            "FSDP always requires CUDA_DEVICE_MAX_CONNECTIONS value large than one",
+        )
+    ),
+    general("cut-file", "EOFError", "Ran out of input", ("load",)),
     general("disk-full", "OSError", "[Errno 28] No space left on device"),
     general("loader-killed", "RuntimeError",
             "DataLoader worker (pid 77) is killed by signal: Killed. "),
@@ -303,6 +317,7 @@ CASES = (
             "CUDA error: no kernel image is available for execution on the device"),
     general("missing-package", "ModuleNotFoundError", "No module named 'transformer_engine'"),
     general("config-refused", "omegaconf.errors.ConfigAttributeError", "Key 'cp' is not in struct"),
+    general("config-refused", "ruamel.yaml.parser.ParserError", "while parsing a block mapping"),
     general("config-refused", "pydantic_core._pydantic_core.ValidationError",
             "1 validation error for Settings"),
     general("unused-arguments", "ValueError",

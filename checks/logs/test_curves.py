@@ -110,6 +110,8 @@ def test_what_is_not_judged() -> None:
     every, other = ({step: 1.0 + step / 100 for step in range(at, 99, 2)} for at in (0, 1))
     assert judge_curves(every, other) == ()  # logged at different steps
     assert judge_curves({}, every) == ()
+    never = dict.fromkeys(range(1, 60), INF)
+    assert "grad-norm-undivided" not in str(judge_curves(every, never))
 
 
 def test_a_stall_has_its_least_length() -> None:

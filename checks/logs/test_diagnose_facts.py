@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from checks.logs.diagnose_run import SETUP, Case, general, progress, traceback, watchdog
+from checks.logs.diagnose_run import (
+    SETUP,
+    Case,
+    general,
+    lost_peer,
+    progress,
+    traceback,
+    watchdog,
+)
 from checks.logs.groups_run import argument, engine, startup
 from checks.logs.test_diagnose import INDEX, KNOWN, UNKNOWN, cause, read
 from ringproof.logs.diagnosis.facts import FACTS
@@ -113,6 +121,15 @@ def test_what_schedulers_and_systems_say(
         (traceback(Case("", "KeyError", "4")), "stop"),
         (traceback(UNKNOWN), "unknown"),
         (traceback(Case("", "ConnectionResetError", "by somebody")), "restart"),
+        (traceback(Case("", "torch.distributed.DistBackendError", "reason")), "unknown"),
+        (traceback(Case("", "a.ChildFailedError", "train.py FAILED")), "unknown"),
+        (traceback(Case("", "KeyboardInterrupt", "")), "unknown"),
+        (traceback(Case("", "a.SignalException", "Process 77 got signal: 15")), "unknown"),
+        ([*traceback(Case("", "KeyboardInterrupt", "")), *lost_peer()], "unknown"),
+        ([*traceback(Case("", "a.ChildFailedError", "train.py FAILED")), *lost_peer()], "restart"),
+        (traceback(Case("", "EOFError", "Ran out of input", ("load",))), "unknown"),
+        (traceback(Case("", "EOFError", "", ("recv", "_recv_bytes", "_recv"))), "unknown"),
+        (traceback(Case("", "TimeoutError", "the future took long")), "unknown"),
         ([watchdog(1, group="DATA_PARALLEL_GROUP")], "unknown"),
         (["{}"], "unknown"),
     ],
@@ -123,6 +140,36 @@ def test_whether_a_restart_can_help(tmp_path: Path, lines: list[str], advice: st
         "advice": advice, "why": report.restart.why,
     }  # fmt: skip
     assert report.restart.why.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("FileNotFoundError", "[Errno 2] No such file or directory: '/dev/shm/weights_0'"),
+        ("OSError", "[Errno 22] Invalid argument: '/dev/shm/weights_0'"),
+        ("ValueError", "memory pressure too high; see /dev/shm docs"),
+        ("pandas.errors.ParserError", "Error tokenizing data. C error: Expected 3 fields"),
+        ("dateutil.parser._parser.ParserError", "Unknown string format: x"),
+        ("KeyError", "'CUDA_DEVICE_MAX_CONNECTIONS'"),
+        ("ValueError", "port of the TCPStore must be a number"),
+        ("ConnectionError", "HTTPSConnectionPool(host='x', port=443): connection refused"),
+        ("EOFError", "EOF when reading a line"),
+    ],
+)
+def test_a_word_that_other_errors_use_is_no_evidence(
+    tmp_path: Path, error: str, message: str
+) -> None:
+    report = read(tmp_path, traceback(Case("", error, message)))
+    assert cause(report) == (error, str(tmp_path / "run.log"))
+    assert report.cause is not None
+    assert report.cause.symptom is None
+
+
+def test_an_interrupted_run_lost_no_rank(tmp_path: Path) -> None:
+    report = read(
+        tmp_path, [f"[rank2]: {one}" for one in traceback(Case("", "KeyboardInterrupt", ""))]
+    )
+    assert headline(report) == "rank 2 was interrupted, and none of these logs shows an error"
 
 
 def inside(rank: int, place: int, group: str, guid: int, number: int = 12) -> list[str]:

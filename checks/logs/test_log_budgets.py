@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from ringproof.logs.diagnosis.cause import diagnose
 from ringproof.logs.groups.expectation import Expectation
 from ringproof.logs.groups.judge import read_groups
 from ringproof.logs.groups.output import MAX_RANKS, as_json
+from ringproof.logs.training.quantities import Columns
+from ringproof.logs.training.shaped import ShapeReader
 
 
 def test_of_many_errors_without_traceback_only_the_first_are_looked_at(
@@ -46,6 +49,18 @@ def test_a_report_does_not_name_every_rank_of_absurd_groups(tmp_path: Path) -> N
     found = as_json(read_groups([str(tmp_path / "run.log")], Expectation()))
     assert sum(len(group["ranks"]) for group in found["groups"]) <= MAX_RANKS
     assert len(found["groups"]) + found["groups_omitted"] == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["loss: " + "1" * 7900 + "x", "loss: 1." + "1" * 7900 + "x", "loss: 0 Step " + "=" * 7900],
+)
+def test_the_time_for_a_line_grows_with_its_length(line: str) -> None:
+    reader = ShapeReader(Columns())
+    start = time.process_time()
+    for _ in range(4):
+        reader.take(f"step: 1 {line}".encode()[:8000])
+    assert time.process_time() - start < 0.5, "it took more than a second for each line"
 
 
 def test_a_small_archive_of_a_large_dump_is_refused(

@@ -52,6 +52,8 @@ def headline(diagnosis: Diagnosis) -> str:
         first = diagnosis.follow_ups[0]
         if first.symptom and first.symptom.id in ("exited", "cancelled"):
             return f"{names(first.who)} ended, and the error is in none of these logs"
+        if first.symptom and first.symptom.id == "interrupted":
+            return f"{names(first.who)} was interrupted, and none of these logs shows an error"
         return "ranks lost another one, whose own error is in none of these logs"
     if live:
         return f"no error, but {live[0].text} at step {live[0].step:,}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringproof.logs.diagnosis.shared import SharedError
+from ringproof.logs.diagnosis.symptoms import Symptom
 
 STOP, RESTART, UNKNOWN = "stop", "restart", "unknown"
 _DETERMINISTIC = (
@@ -14,8 +15,11 @@ _DETERMINISTIC = (
     "PermissionError", "SyntaxError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
     "ValidationError", "ValueError", "ZeroDivisionError", "usage",
 )  # fmt: skip
-_LOST = ("lost-peer", "peer-gone", "backend-error", "actor-died")
-_TRANSIENT = ("ConnectionError", "ConnectionResetError", "TimeoutError", "BrokenPipeError")
+_LOST = frozenset({"lost-peer", "peer-gone"})  # whose errors name a connection
+_REPORTED = frozenset(
+    {"launcher-report", "backend-error", "actor-died"}
+)  # and may stand beside them
+_TRANSIENT = ("ConnectionError", "ConnectionResetError", "BrokenPipeError")
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,29 @@ def restart_advice(cause: SharedError | None, rest: Sequence[SharedError]) -> Re
         rest: Further findings that are no causes, such as lost peers.
     """
     if cause is None:
-        known = {one.symptom.id for one in rest if one.symptom and one.kind == "follow-up"}
-        if known and not known <= set(_LOST):
-            return Restart(UNKNOWN, "The error of the rank that ended first is not in the logs.")
-        if known:
-            return Restart(RESTART, "A rank lost its peer, and no error of the training is known.")
-        return Restart(UNKNOWN, "The logs show no error, only what is conspicuous.")
+        return _of_consequences([one.symptom for one in rest if one.symptom])
     if cause.symptom is not None and cause.symptom.restart:
-        advice, _, why = cause.symptom.restart.partition(": ")
-        return Restart(advice, why)
+        return _written(cause.symptom)
     return _by_kind(cause)
+
+
+def _written(symptom: Symptom) -> Restart:
+    advice, _, why = symptom.restart.partition(": ")
+    return Restart(advice, why)
+
+
+def _of_consequences(symptoms: Sequence[Symptom]) -> Restart:
+    """Return the advice where the logs show no cause, only what followed from one."""
+    known = [one for one in symptoms if one.kind == "follow-up"]
+    for one in known:
+        if one.restart:
+            return _written(one)
+    ids = {one.id for one in known}
+    if ids & _LOST and ids <= _LOST | _REPORTED:
+        return Restart(RESTART, "A rank lost its peer, and no error of the training is known.")
+    if ids:
+        return Restart(UNKNOWN, "The error of the rank that ended first is not in the logs.")
+    return Restart(UNKNOWN, "The logs show no error, only what is conspicuous.")
 
 
 def _by_kind(cause: SharedError) -> Restart:

@@ -31,14 +31,17 @@ class Symptom(BaseModel):
     statements: tuple[str, ...] = ()
 
     def fits(self, error: str, message: str, functions: Sequence[str], code: str) -> bool:
-        """Whether an exception is this one; a name counts without its modules."""
-        name = error.rpartition(".")[2]
+        """Whether an exception is this one; a name counts with and without its modules."""
         return (
-            (self.error is None or self.error.fullmatch(name) is not None)
+            (self.error is None or any(map(self.error.fullmatch, _names(error))))
             and (self.says is None or self.says.search(message) is not None)
             and (not self.functions or not self.functions.isdisjoint(functions))
             and (self.code is None or not code or self.code.search(code) is not None)
         )
+
+
+def _names(error: str) -> tuple[str, ...]:
+    return error.rpartition(".")[2], error
 
 
 class Index(tuple[Symptom, ...]):

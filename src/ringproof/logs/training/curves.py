@@ -138,7 +138,7 @@ def _undivided(loss: Series, grad_norm: Series) -> str:
     finite = [value for value in loss.values if math.isfinite(value)]
     if len(norms) < FEWEST_UNDIVIDED or not finite or max(map(abs, finite)) > USUAL_LOSS:
         return ""
-    if not min(norms) > UNDIVIDED:  # one that is not a number is no evidence
+    if not UNDIVIDED < min(norms) < math.inf:  # one that is not finite is no evidence
         return ""
     what = "from the first step on, at a usual loss: gradients may be sums over tokens that are"
     return (

@@ -17,16 +17,17 @@ from ringproof.logs.training.quantities import GRAD_NORM, LOSS, STEP, Columns
 from ringproof.logs.training.series import printed_precision
 
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|inf|Infinity)"
+# Of a long number only its end can be followed by anything else, so a part of it is tried once.
 _PAIR = re.compile(
     rf"(?<![\w/.])['\"]?((?:[A-Za-z_][\w/.]* )?[A-Za-z_][\w/.]*(?:\([\w/]+\))?)['\"]?"
-    rf"(?:\s*[:=]\s*|\s+)['\"]?(?:np\.float\d+\()?({_NUMBER})(?![\w/.]*[A-Za-z/])"
+    rf"(?:\s*[:=]\s*|\s+)['\"]?(?:np\.float\d+\()?({_NUMBER})(?!\d)(?![\w/.]*[A-Za-z/])"
 )
 _STEP = re.compile(
     r"(?i)(?<![\w./])(?:train(?:ing)?[/_ ])?(?:global[_ ]?)?(?:steps?|iteration|iter)"
     r"(?:/max_steps)?['\"]?\s*[:=# ]\s*['\"]?(\d{1,15})(?:\.0)?(?:\s*/\s*\d+)?(?![\d.\w])"
 )
 _BAR = re.compile(r"Epoch (\d{1,9}):.*?(?<!\d)(\d{1,12})/(\d{1,12}) \[")
-_TITLE = re.compile(r"=+ *Step +(\d{1,15})/\d+ *=+")
+_TITLE = re.compile(r"(?<!=)=+ *Step +(\d{1,15})/\d+ *=+")
 _ALONE = re.compile(rf"^\W*((?i:loss|grad[ _]norm)): *({_NUMBER})\s*$")
 _TRAINING = re.compile(rb"(?i)loss|grad.?norm")
 _EVALUATION = re.compile(r"(?i)\b(?:val|valid|validation|eval|test)\w*(?:[ _/]loss|uat)")
