@@ -16,6 +16,7 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import full_size
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
+from ringproof.rehearsal.fit.fitting import Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
 from ringproof.rehearsal.fit.ranks import ranks_of_interest
 from ringproof.rehearsal.fit.rendering import lines
@@ -28,6 +29,7 @@ from ringproof.rehearsal.fit.vary import (
     with_settings,
 )
 from ringproof.rehearsal.protocol.memory import HeldTensors, MemoryReport, StepMemory
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 
 OPTIONS = frozenset({
@@ -94,6 +96,27 @@ def test_few_microbatches_and_refused_batches_stay(batch: str, kept: str) -> Non
     arguments = ARGUMENTS.replace("1024", batch)
     program = full_size(launch(arguments), options=OPTIONS)
     assert Flags(program.arguments).one("--global-batch-size") == kept
+
+
+def test_a_micro_batch_of_nothing_is_left_to_upstream() -> None:
+    arguments = ARGUMENTS.replace("--micro-batch-size 2", "--micro-batch-size 0")
+    program = full_size(launch(arguments), options=OPTIONS)
+    assert Flags(program.arguments).one("--micro-batch-size") == "0"
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (Failure("timeout", 0, "not finished after 1 s"), "it was not finished after 1 s; give a "),
+        (Failure("memory", 0, "killed"), "the memory of this machine ran out"),
+        (Failure("raised", 0, "no x", symbol="x.y"), "cannot be said here: upstream calls x.y"),
+        (Failure("raised", 0, "no z", package="z"), "cannot be said here: upstream needs the "),
+        (Failure("died", 0, "ended by signal 11"), "cannot be said here: ended by signal 11"),
+        (Failure("raised", 0, "ValueError: a"), "upstream refuses it: ValueError: a"),
+    ],
+)
+def test_only_exceptions_of_upstream_are_its_refusals(failure: Failure, said: str) -> None:
+    assert Refused(failure).sentence.startswith(said)
 
 
 def test_a_file_of_merges_is_the_vocabulary_of_gpt_2() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ringproof.errors import InputError
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.conform.matrix import LIBRARY
 from ringproof.rehearsal.fit.fitting import FitRequest, fit
@@ -105,6 +107,18 @@ def test_every_kind_of_stage_is_measured(stage: SessionServers, tmp_path: Path) 
     assert {one.ranks for one in ring} >= {(0, 1)}
     assert found.fits and found.margin is not None and found.margin > 70 << 30
     assert any(line.startswith("It fits") for line in lines(found))
+
+
+@pytest.mark.slow
+def test_a_stage_without_data_trains_and_a_rank_without_data_is_refused(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    options = "--pipeline-model-parallel-size 4 --num-layers 4"
+    request = replace(request_of(stage, tmp_path, options), ranks=(1,))
+    (middle,) = fit(request, lambda *_: None).ranks
+    assert len(middle.memory.steps) == 2 and middle.memory.flops > 0
+    with pytest.raises(InputError, match=r"^--ranks: rank 1 gets its data from rank 0"):
+        fit(replace(request_of(stage, tmp_path, TENSOR), ranks=(1,)), lambda *_: None)
 
 
 @pytest.mark.slow

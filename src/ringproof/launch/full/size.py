@@ -133,7 +133,7 @@ def _batch(draft: Draft, sizes: Layout) -> int:
     batch = draft.number("--global-batch-size", step)
     group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", sizes.pipeline)
     enough = 2 * max(sizes.pipeline, group, 1) * step
-    if batch > enough and batch % step == 0:
+    if step > 0 and batch > enough and batch % step == 0:
         rest = batch % (step * sizes.pipeline)
         draft.put("--global-batch-size", enough + rest, FEWER)
         return enough + rest

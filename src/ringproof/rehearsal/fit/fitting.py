@@ -52,19 +52,30 @@ class FitRequest:
 
 
 class Refused(InputError):
-    """Upstream refuses a launch, or calls what no stand-in implements."""
+    """Upstream refuses a launch, or it cannot be measured on this machine."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
-        where = f" (at {failure.place})" if failure.place else ""
-        if failure.symbol:
-            sentence = (
-                f"upstream calls {failure.symbol}, which cannot be followed without a GPU{where}; "
-                "leave the option out that asks for it"
-            )
-        else:
-            sentence = f"upstream refuses it: {failure.message}{where}; change the launch"
-        super().__init__("the launch", sentence)
+        super().__init__("the launch", _why(failure))
+
+
+def _why(failure: Failure) -> str:
+    """Return why a launch was not measured; only upstream's own exceptions are its refusals."""
+    where = f" (at {failure.place})" if failure.place else ""
+    if failure.kind == "timeout":
+        return f"it was {failure.message}; give a larger --timeout"
+    if failure.kind == "memory":
+        return "the memory of this machine ran out; measure it where more is free"
+    if failure.symbol:
+        return (
+            f"cannot be said here: upstream calls {failure.symbol}, which cannot be followed "
+            f"without a GPU{where}; leave the option out that asks for it"
+        )
+    if failure.package:
+        return f"cannot be said here: upstream needs the package {failure.package}; install it"
+    if failure.kind != "raised":
+        return f"cannot be said here: {failure.message}{where}; see the logs of the rank"
+    return f"upstream refuses it: {failure.message}{where}; change the launch"
 
 
 def fit(request: FitRequest, progress: Progress) -> Fit:
@@ -128,6 +139,13 @@ class Fitting:
         for rank in ranks:
             if not 0 <= rank < program.ranks:
                 sentence = f"there is no rank {rank}; give ranks from 0 to {program.ranks - 1}"
+                raise InputError("--ranks", sentence)
+            if rank % program.layout.tensor:
+                first = rank - rank % program.layout.tensor
+                sentence = (
+                    f"rank {rank} gets its data from rank {first} of its tensor parallel group, "
+                    f"which does not run beside it; give {first}, whose memory stands for both"
+                )
                 raise InputError("--ranks", sentence)
         return dict.fromkeys(ranks, "as asked for")
 

@@ -90,6 +90,9 @@ class MemoryWatch:
     def _watch_training(self, training: Any, traffic: Contributions) -> None:
         training.train_step = self._stepping(training.train_step, traffic)
         training.training_log = self._logging(training.training_log)
+        training.build_train_valid_test_data_loaders = _training_everywhere(
+            training.build_train_valid_test_data_loaders, training.get_args
+        )
         setup = training.setup_model_and_optimizer
 
         @functools.wraps(setup)
@@ -195,6 +198,20 @@ class MemoryWatch:
             storages=len(ledger.blocks),
             invented={relative(what): n for what, n in self._storages.invented.most_common(50)},
         )
+
+
+def _training_everywhere(
+    build: Callable[..., Any], get_args: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Let a stage without data train: rank 0, which has data, would tell it so by a broadcast."""
+
+    @functools.wraps(build)
+    def built(*arguments: Any, **named: Any) -> Any:
+        loaders = build(*arguments, **named)
+        get_args().do_train = True
+        return loaders
+
+    return built
 
 
 def _difference(
