@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from checks.doctor.test_corpus import found
+from checks.doctor.upstream_lines import stack_at
+from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import of_command, read_settings
 from ringproof.errors import InputError
 
 ACTOR = "actor_rollout_ref.actor.megatron."
+CP = f"{ACTOR}context_parallel_size=2"
+ULYSSES = "ulysses_sequence_parallel_size=4"
+BUDGET = "ppo_max_token_len_per_gpu=8192"
 RECIPES = """
 def _common():
     cfg.model.tensor_model_parallel_size = 1
@@ -148,3 +154,116 @@ def test_ranks_that_a_functional_test_does_not_name(tmp_path, more, sets, ranks)
     assert settings.ranks == ranks
     assert bool(settings.notes) == (not sets)
     assert read_settings([str(path)], sets, ranks=16).ranks == 16
+
+
+def names(settings, line="main"):
+    """Names of the statements that doctor says are broken."""
+    return {statement for _, statement in found(examine(settings, stack_at(line)))}
+
+
+@pytest.mark.parametrize(
+    ("section", "words", "broken"),
+    [
+        ("actor", f"use_dynamic_bsz=True {BUDGET} {ULYSSES}", False),
+        ("actor", f"use_dynamic_bsz=True {BUDGET} fsdp_config.{ULYSSES}", False),
+        ("actor", f"use_dynamic_bsz=True {BUDGET} ulysses_sequence_parallel_size=2", True),
+        ("critic", "use_dynamic_bsz=True", False),
+    ],
+)
+def test_the_budget_of_verl_is_that_of_the_ranks_of_a_sequence(section, words, broken):
+    prefix = "actor_rollout_ref.actor." if section == "actor" else "critic."
+    lengths = ["data.max_prompt_length=2048", "data.max_response_length=20480"]
+    given = [f"{prefix}{word}" for word in words.split()]
+    given += [f"actor_rollout_ref.actor.{BUDGET}"] if section == "critic" else []
+    assert ("launch/verl-budget" in names(read_settings([*lengths, *given], {}))) == broken
+
+
+def test_ulysses_of_verl_is_no_size_of_megatron():
+    words = ["data.max_token_len_per_gpu=8192", "data.max_length=32768", f"engine.{ULYSSES}"]
+    one = examine(read_settings([*words, "data.use_dynamic_bsz=True"], {}), stack_at("main"))
+    assert one.not_examined.startswith("no parallel size")
+
+
+def test_a_critic_of_verl_does_not_speak_for_the_actor():
+    words = ["critic.model.use_remove_padding=False", CP]
+    assert names(read_settings([*words, "actor_rollout_ref.model.path=m"], {})) == set()
+    words[0] = "actor_rollout_ref.model.use_remove_padding=False"
+    assert names(read_settings(words, {})) == {"launch/verl-padding"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{CP} actor_rollout_ref.model.path=Qwen3-8B reward_model.model.path=gpt-oss-20b",
+        f"{CP} custom_reward_function.path=/data/gpt-oss-judge/reward.py",
+        "policy.megatron_cfg.enabled=true policy.megatron_cfg.context_parallel_size=2 "
+        "policy.model_name=Qwen3-8B teacher.model_name=gpt-oss-120b",
+    ],
+)
+def test_only_the_model_that_trains_brings_settings(words):
+    assert not read_settings(words.split(), {}).given("window_size")
+
+
+def test_the_model_that_trains_is_known_by_its_field():
+    words = [CP, "actor_rollout_ref.model.path=openai/gpt-oss-20b"]
+    assert read_settings(words, {}).given("window_size")
+
+
+def test_many_files_and_fields_of_a_few_lines_are_bounded(tmp_path):
+    policy = "policy:\n  model_name: x\n"
+    for at in range(8):
+        text = f"defaults: [{', '.join([f'd{at + 1}.yaml'] * 6)}, gone.yaml]\n{policy}"
+        (tmp_path / f"d{at}.yaml").write_text(text)
+    (tmp_path / "d8.yaml").write_text(policy)
+    settings = read_settings([str(tmp_path / "d0.yaml")], {})
+    assert [note for note in settings.notes if "gone.yaml" in note] == [
+        "gone.yaml, from which it inherits, was not read"
+    ]
+    for inner in ("{{x: {}}}", "[{}]"):
+        lines = [f"a0: &a0 {inner.format(1)}"]
+        for at in range(1, 9):
+            items = [f"k{i}: *a{at - 1}" if "{" in inner else f"*a{at - 1}" for i in range(10)]
+            whole = ", ".join(items)
+            lines.append(f"a{at}: &a{at} " + ("{%s}" if "{{" in inner else "[%s]") % whole)
+        with pytest.raises(InputError, match=r"more than 100,000 steps"):
+            read(tmp_path / "laugh.yaml", "\n".join(lines) + f"\n{policy}")
+
+
+def test_digits_that_are_no_numbers_are_not_read(tmp_path):
+    text = "policy: {megatron_cfg: {enabled: true, context_parallel_size: 2}}\n"
+    settings = read(tmp_path / "a.yaml", f'{text}cluster: {{num_nodes: "²", gpus_per_node: "²"}}\n')
+    assert settings.ranks is None
+    words = ["policy.megatron_cfg.enabled=true", "policy.make_sequence_length_divisible_by=²"]
+    assert (
+        names(read_settings([*words, "policy.megatron_cfg.context_parallel_size=2"], {})) == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "refused", "noted"),
+    [
+        ("qwen3_8b_sft_config", True, False),
+        ("gpt_oss_20b_sft_config", True, False),
+        ("moonlight_16b_sft_8gpu_h100_bf16_config", True, False),
+        ("qwen3_600m_sft_128k_config", False, False),
+        ("glm52_sft_608gpu_h100_bf16_200k_config", False, False),
+        ("unseen_9b_sft_config", False, True),
+        ("qwen3_8b_pretrain_config", False, False),
+    ],
+)
+def test_recipes_of_bridge_that_set_the_loss_per_token(tmp_path, recipe, refused, noted):
+    text = f"from megatron.bridge.recipes.all import {recipe}\ncfg = {recipe}()\n"
+    settings = read(tmp_path / "a.py", f"{text}cfg.model.context_parallel_size = 2\n")
+    assert ("launch/bridge-finetuning" in names(settings)) == refused
+    assert any("is not known" in note for note in settings.notes) == noted
+
+
+def test_fp8_that_is_off_and_routers_without_an_auxiliary_loss():
+    words = ["model.seq_length=4100", "model.context_parallel_size=2", "model.fp8=false"]
+    assert names(read_settings(words, {})) == set()
+    assert names(read_settings([*words, "model.fp8=hybrid"], {})) == {"launch/fp8-rows"}
+    train = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --num-experts 8"
+    train += " --context-parallel-size 4 --moe-aux-loss-coeff 1e-2 --calculate-per-token-loss"
+    none = read_settings([*train.split(), "--moe-router-load-balancing-type", "none"], {})
+    assert "launch/auxiliary-loss" not in names(none, "release")
+    assert "launch/auxiliary-loss" in names(read_settings(train.split(), {}), "release")

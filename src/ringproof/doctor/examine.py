@@ -74,7 +74,7 @@ class Examination:
             return f"{program} trains without Megatron-LM, and no rule found anything"
         if self.facts.program == "megatron":
             return ""
-        if not any("parallel" in name for name in self.facts.values):
+        if not any("parallel" in name and "ulysses" not in name for name in self.facts.values):
             return f"no parallel size of {program}'s Megatron was read"
         return ""
 

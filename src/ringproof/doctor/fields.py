@@ -15,8 +15,10 @@ from typing import Any
 
 from ringproof.doctor.forms import BRIDGE, not_examined, program_of
 from ringproof.doctor.models import settings_of_model
+from ringproof.doctor.recipes import unread
 from ringproof.doctor.settings import FALSE, NOTHING, PREFIXES, Settings
 from ringproof.errors import InputError, shown
+from ringproof.launch.shell.parse import whole_number
 
 NAMES = MappingProxyType({
     "num_moe_experts": "num_experts",
@@ -34,8 +36,19 @@ DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
 CHOICE = "RINGPROOF_RECIPE"
 GPUS = re.compile(r"_(\d+)gpu_")
 """World size in the name of a recipe."""
-MODEL = re.compile(r"(.*\.)?(recipe|path|model_name(_or_path)?|hf_path|model_id|model)")
-"""Fields that name the model."""
+MODEL: Mapping[str, str] = MappingProxyType(
+    {
+        "bridge": r"recipe|hf_path"
+        r"|(\w*(cfg|config)\.)?model\.(hf_path|hf_model_id|model_id|model_name|path)",
+        "verl": r"(actor_rollout_ref\.)?model\.path",
+        "nemo-rl": r"policy\.model_name",
+        "skyrl": r"trainer\.policy\.model\.path",
+        "roll": r"pretrain|actor_train\.model_args\.model_name_or_path",
+        "llama-factory": r"model_name_or_path",
+        "ms-swift": r"model|model_id|load",
+    }
+)
+"""By program, fields that name the model that trains: rewards, judges, teachers have others."""
 MOST_CALLS = 10
 """Recipes of one file that build on one another."""
 
@@ -77,17 +90,20 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
     ranks = nodes * each if nodes and each else None
     texts = {name: " ".join(words_of(value)) for name, value in fields.items()}
     if enabled:
-        notes += _complete(values, names, texts)
-    return Settings(
-        values, names, program, source, ranks, ranks_per_node=each, notes=tuple(notes), fields=texts
-    )
+        notes += _complete(values, names, texts, program)
+    settings = Settings(values, names, program, source, ranks, ranks_per_node=each, fields=texts)
+    return replace(settings, notes=(*notes, *unread(settings)))
 
 
 def _complete(
-    values: dict[str, tuple[str, ...]], names: dict[str, str], texts: Mapping[str, str]
+    values: dict[str, tuple[str, ...]],
+    names: dict[str, str],
+    texts: Mapping[str, str],
+    program: str,
 ) -> list[str]:
     """Add what the named model brings along, where the configuration does not say otherwise."""
-    given = (texts[name] for name in texts if MODEL.fullmatch(name))
+    named = MODEL.get(program)
+    given = (texts[name] for name in texts if named and re.fullmatch(named, name))
     brought = settings_of_model(" ".join(given))
     added = [name for name in brought if name not in values]
     values |= {name: (brought[name],) for name in added}
@@ -153,8 +169,7 @@ def _needs_ranks(name: str, value: str) -> bool:
 
 
 def _whole(fields: Mapping[str, Any], name: str) -> int | None:
-    text = str(fields.get(name))
-    return int(text) if text.isdigit() else None
+    return whole_number(str(fields.get(name)))
 
 
 # -- recipes ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,8 +31,10 @@ from ringproof.launch.reading import (
     read_launch,
     read_text,
 )
+from ringproof.launch.shell.budget import ReadingBudget
 from ringproof.launch.shell.expand import marks
 from ringproof.launch.shell.follow import follow
+from ringproof.launch.shell.parse import whole_number
 from ringproof.tables import parsed
 
 SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -156,12 +158,13 @@ def of_script(text: str, path: Path, sets: Mapping[str, str]) -> Settings | None
     found = [settings for command in commands
              if (settings := of_command(command.words, command.environment,
                                         f"{path.name}:{command.line}"))]  # fmt: skip
-    if len(found) > 1 and not (choice.isdigit() and 1 <= int(choice) <= len(found)):
+    number = whole_number(choice) or 0
+    if len(found) > 1 and not 1 <= number <= len(found):
         problem = f"the script starts {len(found)} programs"
         wrong = f", and {shown(choice)} is not one of their numbers" if choice else ""
         remedy = f"choose one with --set RINGPROOF_LAUNCH=1 to {len(found)}"
         raise InputError(path.name, f"{problem}{wrong}; {remedy}")
-    return found[int(choice or 1) - 1] if found else None
+    return found[number - 1 if len(found) > 1 else 0] if found else None
 
 
 def _launcher(
@@ -188,7 +191,7 @@ def _of_ray(words: Sequence[str], environment: Mapping[str, str], source: str) -
         return of_command(program, environment, source)
     flags = Flags(tuple(program[script + 1 :]))
     sizes = [flags.one(f"--actor-num-{name}") or "" for name in ("nodes", "gpus-per-node")]
-    nodes, each = (int(size) if size.isdigit() else 0 for size in sizes)
+    nodes, each = (whole_number(size) or 0 for size in sizes)
     runtime = Flags(tuple(words[:at])).one("--runtime-env-json") or "{}"
     try:
         variables = json.loads(runtime)["env_vars"].items()
@@ -256,7 +259,7 @@ def _with_yaml(settings: Settings, folder: Path) -> Settings:
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
         return _with_ranks(of_launch(read_launch(path, sets)), sets)
-    fields, missing = _inherited(path, text)
+    fields, missing = _inherited(path, text, _Parents(ReadingBudget(str(path))))
     settings = of_fields(fields, path.name)
     notes = tuple(f"{name}, from which it inherits, was not read" for name in missing)
     return replace(settings, notes=(*settings.notes, *notes))
@@ -281,14 +284,23 @@ def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
     return replace(settings, ranks=None, ranks_per_node=None, notes=notes)
 
 
+@dataclass(frozen=True)
+class _Parents:
+    """Files that one configuration inherits from, each read once, and what reading them took."""
+
+    budget: ReadingBudget
+    read: dict[Path, tuple[dict[str, Any], dict[str, None]]] = field(default_factory=dict)
+
+
 def _inherited(
-    path: Path, text: str, children: tuple[Path, ...] = ()
-) -> tuple[dict[str, Any], list[str]]:
+    path: Path, text: str, parents: _Parents, children: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any], dict[str, None]]:
     """Fields of a YAML file over those of the files that its ``defaults`` name, as in NeMo-RL.
 
     Returns:
         The fields, and names of files that could not be read.
     """
+    parents.budget.spend(files=1, characters=len(text))
     try:
         data = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, RecursionError, ValueError) as error:
@@ -297,20 +309,34 @@ def _inherited(
         ) from error
     if not isinstance(data, dict):
         raise InputError(str(path), f"the file holds no settings; {REMEDY}")
-    parents = data.pop("defaults", None)
-    names = parents if isinstance(parents, list) else [parents]
+    _weigh(data, parents.budget)
+    named = data.pop("defaults", None)
+    names = named if isinstance(named, list) else [named]
     fields: dict[str, Any] = {}
-    missing: list[str] = []
+    missing: dict[str, None] = {}
     for name in (name for name in names if isinstance(name, str)):
         parent = path.parent / name
         if len(children) > MOST_PARENTS or parent in (path, *children) or not parent.is_file():
-            missing.append(name)
+            missing[name] = None
             continue
-        given = read_input(parent, MAX_BYTES, remedy=REMEDY).decode("utf-8", "replace")
-        more, unread = _inherited(parent, given, (*children, path))
+        if parent not in parents.read:
+            given = read_input(parent, MAX_BYTES, remedy=REMEDY).decode("utf-8", "replace")
+            parents.read[parent] = _inherited(parent, given, parents, (*children, path))
+        more, unread = parents.read[parent]
         fields |= more
-        missing += unread
+        missing |= unread
     return {**fields, **dict(_flat(data))}, missing
+
+
+def _weigh(data: object, budget: ReadingBudget) -> None:
+    """Spend a step for each entry: by its anchors, YAML of a few lines can stand for billions."""
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        inside = list(one.values()) if isinstance(one, dict) else one
+        if isinstance(inside, list):
+            budget.spend(steps=len(inside) + 1)
+            waiting += inside
 
 
 def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -327,8 +353,7 @@ def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator
 def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     """Settings of the arguments that Megatron-LM prints when it starts."""
     values = {name: words_of(value) for name, value in logged.items()}
-    world = logged.get("world_size", "")
-    ranks = int(world) if world.isdigit() else None
+    ranks = whole_number(logged.get("world_size", ""))
     note = "these are the values after upstream's own checks and defaults"
     return Settings(
         values, {name: name for name in values}, "megatron", source, ranks, notes=(note,)

@@ -12,15 +12,24 @@ import math
 import re
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.recipes import PACK, finetunes, sets_loss
 from ringproof.doctor.rule import LAUNCH, Effect, RefusedBy, Rule
+from ringproof.doctor.settings import FALSE
+from ringproof.launch.shell.parse import whole_number
 from ringproof.stack.products import BRIDGE, MEGATRON
 
 CHAT_MULTIPLE = 16
 """Tokens to which Bridge before 0.4 pads conversations."""
 FP8_ROWS = 16
 """Rows of a rank that FP8 kernels need a multiple of."""
-PACK = ("packed_sequence_specs.packed_sequence_size", "offline_packing_specs.packed_sequence_size")
 BUDGETS = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "data.max_token_len_per_gpu")
+UNPADDED = ("actor_rollout_ref.model.use_remove_padding", "model.use_remove_padding",
+            "actor_rollout_ref.actor.use_remove_padding", "engine.use_remove_padding")  # fmt: skip
+DYNAMIC = ("actor_rollout_ref.actor.use_dynamic_bsz", "data.use_dynamic_bsz")
+ULYSSES = tuple(f"{section}.ulysses_sequence_parallel_size"
+                for section in ("actor_rollout_ref.actor", "actor_rollout_ref.actor.fsdp_config",
+                                "engine"))  # fmt: skip
+"""Whole names of verl's fields of the model that trains: its critic and others have the same."""
 SIZED = "First dimension of the tensor should be divisible by tensor parallel size"
 PADDED = "make_sequence_length_divisible_by"
 
@@ -67,7 +76,10 @@ def _masked(facts: Facts) -> object:
 def _small_auxiliary_loss(facts: Facts) -> object:
     coefficient = facts.text("moe_aux_loss_coeff", "0")
     factor = facts.split * facts.cp
-    on = facts.experts > 0 and facts.per_token_loss and not re.fullmatch(r"[0.]*", coefficient)
+    kinds = facts.values.get("moe_router_load_balancing_type", ("aux_loss",))
+    balances = any("aux_loss" in kind for kind in kinds)  # "none" is a value here
+    on = balances and facts.experts > 0 and facts.per_token_loss
+    on = on and not re.fullmatch(r"[0.]*", coefficient)
     wrong = on and factor > 1 and _version_is(facts, "0.0", "0.19")
     return wrong and (
         f"the auxiliary loss of the router is {factor} times too small with a loss per token"
@@ -104,7 +116,7 @@ def _fp8_packed(facts: Facts) -> object:
 
 
 def _fp8_rows(facts: Facts) -> object:
-    fp8 = facts.given("fp8_format") or facts.given("fp8")
+    fp8 = facts.on("fp8_format") or facts.on("fp8")
     if not fp8 or not facts.length or facts.cp * facts.split == 1:
         return ""
     rows = facts.length * facts.number("micro_batch_size", 1) / (facts.cp * facts.split)
@@ -130,7 +142,8 @@ def _bridge_stages(facts: Facts) -> object:
 def _bridge_multiple(facts: Facts) -> object:
     given = facts.entry("pad_seq_to_mult")
     needed = _pack_multiple(facts)
-    wrong = facts.program == "bridge" and given.isdigit() and needed > 1 and int(given) % needed
+    size = whole_number(given)
+    wrong = facts.program == "bridge" and size is not None and needed > 1 and size % needed
     return wrong and f"pad_seq_to_mult is {given}, and CP and TP need a multiple of {needed}"
 
 
@@ -151,29 +164,15 @@ def _chat(facts: Facts) -> object:
     )
 
 
-def _finetunes(facts: Facts) -> bool:
-    """Whether a configuration of Bridge names a fine-tuning dataset or recipe."""
-    signs = (*PACK, "dataset_kwargs.chat", "dataset.dataset_root", "dataset.dataset_name")
-    recipe = re.search(r"_(sft|peft|finetune)_", facts.entry("recipe"))
-    return facts.program == "bridge" and (recipe is not None or any(map(facts.entry, signs)))
-
-
 def _bridge_loss(facts: Facts) -> object:
-    unknown = facts.entry("recipe") and _sets_itself(facts)
-    wrong = _finetunes(facts) and facts.cp > 1 and not unknown
+    wrong = finetunes(facts) and facts.cp > 1 and sets_loss(facts.entry("recipe")) is False
     return wrong and not facts.on("calculate_per_token_loss") and (
         f"fine-tuning with CP {facts.cp} and without calculate_per_token_loss"
     )  # fmt: skip
 
 
-def _sets_itself(facts: Facts) -> bool:
-    """Whether the recipe of Bridge on which the file builds is one that sets the loss itself."""
-    own = r"qwen3|glm|moonlight|nemotron|gpt_oss"
-    return re.search(own, facts.entry("recipe")) is not None
-
-
 def _bridge_average(facts: Facts) -> object:
-    wrong = _finetunes(facts) and facts.cp > 1 and facts.on("average_in_collective")
+    wrong = finetunes(facts) and facts.cp > 1 and facts.on("average_in_collective")
     return wrong and f"fine-tuning with CP {facts.cp} and ddp.average_in_collective"
 
 
@@ -212,7 +211,8 @@ def _policy_padding(facts: Facts) -> object:
     fp8 = facts.switch("megatron_cfg.fp8_cfg.enabled")
     splits = facts.switch(f"{_section(facts)}.sequence_parallel") or fp8
     splits = splits or facts.whole(f"{_section(facts)}.context_parallel_size") > 1
-    wrong = given.isdigit() and splits and int(given) % needed
+    size = whole_number(given)
+    wrong = size is not None and splits and size % needed
     what = "TP x 16 with FP8" if fp8 else "TP x 2 CP, or TP without CP,"
     return wrong and f"{PADDED} is {given}, and {what} makes {needed}"
 
@@ -225,7 +225,7 @@ def _policy_packing(facts: Facts) -> object:
 
 
 def _padded_rows(facts: Facts) -> object:
-    given = facts.entry("use_remove_padding").lower()
+    given = facts.exact(*UNPADDED).lower()
     return given == "false" and facts.cp > 1 and f"use_remove_padding is off with CP {facts.cp}"
 
 
@@ -239,9 +239,10 @@ def _longest(facts: Facts) -> int:
 
 def _token_budget(facts: Facts) -> object:
     budget, longest = facts.whole(*BUDGETS), _longest(facts)
-    dynamic = facts.switch("use_dynamic_bsz") and not facts.on("dynamic_context_parallel")
-    wrong = dynamic and budget and longest > budget * facts.cp
-    says = f"a budget of {budget} tokens x CP {facts.cp} < {longest} of the longest sample"
+    on = facts.exact(*DYNAMIC) not in ("", *FALSE) and not facts.on("dynamic_context_parallel")
+    parts = max(facts.cp, whole_number(facts.exact(*ULYSSES)) or 1)
+    wrong = on and budget and longest > budget * parts
+    says = f"a budget of {budget} tokens x CP {parts} < {longest} of the longest sample"
     return wrong and says
 
 
@@ -251,7 +252,7 @@ def _verl_dynamic(facts: Facts) -> object:
     found = []
     if not facts.budget:
         found.append("no max_seqlen_per_dp_cp_rank")
-    if facts.entry("use_remove_padding").lower() == "false":
+    if facts.exact(*UNPADDED).lower() == "false":
         found.append("use_remove_padding off")
     if facts.virtual:
         found.append("virtual pipeline stages")

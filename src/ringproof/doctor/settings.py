@@ -122,6 +122,11 @@ class Settings:
                     return self.fields[full]
         return ""
 
+    def exact(self, *names: str) -> str:
+        """Return the value of the first of these fields that is given, by its whole name."""
+        values = (self.fields[name] for name in names if name in self.fields)
+        return next((value for value in values if value not in NOTHING), "")
+
     def switch(self, *names: str) -> bool:
         """Whether one of these fields is given and on."""
         return self.entry(*names) not in ("", *FALSE)
@@ -129,7 +134,7 @@ class Settings:
     def whole(self, *names: str, default: int = 0) -> int:
         """Return a field as a whole number; ``default`` where it is not one."""
         text = self.entry(*names)
-        return int(text) if re.fullmatch(r"\d{1,18}", text) else default
+        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else default
 
     def written(self, name: str) -> str:
         """How this configuration writes a setting, or would."""
@@ -161,7 +166,7 @@ class Settings:
         if not self.given(name):
             return default
         text = self.text(name)
-        if re.fullmatch(r"[+-]?\d{1,18}", text) is None:
+        if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None:
             raise InputError(self.written(name), f"{shown(text)} is not a whole number; give one")
         return int(text)
 
@@ -170,7 +175,7 @@ class Settings:
         if not self.given(name):
             return None
         words = re.split(r"[\s,\[\]()]+", self.text(name).strip("[]() "))
-        if any(re.fullmatch(r"\d{1,18}", word) is None for word in words):
+        if any(re.fullmatch(r"[0-9]{1,18}", word) is None for word in words):
             problem = "is not a list of whole numbers"
             raise InputError(
                 self.written(name), f"{shown(self.text(name))} {problem}; write it like 2 4"

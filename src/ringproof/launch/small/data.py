@@ -84,7 +84,7 @@ def _shrink_budget(draft: Draft, before: Layout, after: Layout, lengths: tuple[i
     value = max(-(-exact // unit) * unit, 1)
     draft.put(name, value, BUDGET)
     alignment = draft.flags.one("--pad-packed-seq-alignment")
-    if alignment and alignment.isdigit():
+    if alignment and alignment.isdecimal():
         padded = value if int(alignment) == budget else max(int(alignment) * value // budget, 1)
         draft.put("--pad-packed-seq-alignment", padded, BUDGET)
 

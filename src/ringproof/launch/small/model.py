@@ -133,7 +133,7 @@ def _shrink_patterns(draft: Draft, count: int, fewer: int, step: int) -> int:
         values = listed(given, name)
         if values is not None:
             lists[name] = values
-        elif given.isdigit() and int(given) > 2:
+        elif given.isdecimal() and int(given) > 2:
             draft.put(name, 2, LAYERS)
     kinds = draft.flags.get("--cp-comm-type") or ()
     if len(kinds) == count and count > 1:

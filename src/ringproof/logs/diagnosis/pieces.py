@@ -66,7 +66,7 @@ def _of_record(text: str) -> Iterator[LinePiece]:
     said += [fields[name] for name in _DETAILS if "\n" in str(fields.get(name, ""))]
     if not said:
         return
-    rank = next((str(fields[name]) for name in _RANKS if str(fields.get(name)).isdigit()), "")
+    rank = next((str(fields[name]) for name in _RANKS if str(fields.get(name)).isdecimal()), "")
     names = [str(fields[name]) for name in _NAMES if isinstance(fields.get(name), str | int)]
     tokens = {"rank": rank} if rank else {}
     if names:

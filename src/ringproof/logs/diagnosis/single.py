@@ -86,7 +86,7 @@ def _of_host(body: str) -> dict[str, Any]:
 
 def _of_tasks(tasks: str, said: str) -> dict[str, Any]:
     """Return the fields of what Slurm says of some of its tasks."""
-    who = {"who": f"rank {int(tasks)}"} if tasks.isdigit() else {}
+    who = {"who": f"rank {int(tasks)}"} if tasks.isdecimal() else {}
     number = next((code for word, code in _SIGNALS.items() if said.startswith(word)), None)
     if number is not None:
         return {**who, "error": f"exit code {number}", "message": said}

@@ -179,7 +179,7 @@ def read_request(arguments: Sequence[str]) -> RequestedPath:
         dynamic=any(flags.has(name) for name in DYNAMIC),
         size=flags.integer("--context-parallel-size", 1),
         comm_types=flags.get("--cp-comm-type") or ("p2p",),
-        levels=tuple(int(level) for level in levels if level.isdigit()),
+        levels=tuple(int(level) for level in levels if level.isdecimal()),
     )
 
 

@@ -72,7 +72,7 @@ def refusal_of(
         rank=None if failure.kind == "import" else failure.rank,
         message=message,
         file=file,
-        line=int(line) if line.isdigit() else None,
+        line=int(line) if line.isdecimal() else None,
         symbol=failure.symbol,
         iteration=max((len(report.iterations) for report in reports), default=0),
         waiting=dict(failure.waiting),
