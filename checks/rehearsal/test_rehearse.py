@@ -74,8 +74,14 @@ def refused(failure: Failure) -> Variant:
     )
 
 
-def uncompared() -> Variant:
-    return dataclasses.replace(variant(), agreement=Agreement(False, "The reference did not run."))
+def uncompared(steps: int = 0) -> Variant:
+    """Return a rehearsal whose reference logged fewer steps, or did not run."""
+    agreement = Agreement(False, "The reference did not run.")
+    if steps:
+        ran = outcome(5.0)
+        ranks = tuple(dataclasses.replace(r, iterations=r.iterations[:steps]) for r in ran.ranks)
+        agreement = compare(ran, dataclasses.replace(ran, ranks=ranks), "float32")
+    return dataclasses.replace(variant(), agreement=agreement)
 
 
 def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
@@ -127,6 +133,7 @@ def test_json_of_a_refusal() -> None:
         (variant(5.1), False, "is not right"),
         (variant(comm_type="a2a"), False, "not on the path asked for"),
         (uncompared(), False, "whether it is right is not known. The reference did not run"),
+        (uncompared(steps=1), False, "whether it is right is not known. Not every step"),
         (refused(RAISED), False, "megatron/a.py:7"),
         (refused(HUNG), False, "It hangs"),
         (refused(Failure("died", 0, "ended by signal SIGKILL")), False, "SIGKILL"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,6 +44,11 @@ def run(*losses: float, norm: float = 1.0, evaluation: float | None = None) -> O
     found = () if evaluation is None else ({"lm loss": evaluation},)
     silent = RankReport(0, None, tuple(Iteration(step.number, {}, norm, 0.1) for step in steps))
     return Outcome((silent, RankReport(1, None, steps, found)), None, 1.0, 0, Path())
+
+
+def with_loss(name: str) -> Outcome:
+    step = Iteration(1, {"lm loss": 5.5, name: 1.0}, 1.0, 0.1)
+    return Outcome((RankReport(0, None, (step,)),), None, 1.0, 0, Path())
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(0, True), (1e-6, True), (1.2e-5, False)])
@@ -91,6 +97,39 @@ def test_what_agrees(one: Outcome, other: Outcome, agrees: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (run(*LOSSES), run(5.5), "the reference logged 1 of 5 steps"),
+        (run(*LOSSES[:2]), run(*LOSSES), "the run logged 2 of 5 steps"),
+        (run(*LOSSES), run(5.4), "differs first in step 1"),
+        (with_loss("mtp loss"), run(5.5), "the reference has no mtp loss in step 1"),
+    ],
+)
+def test_a_loss_of_one_run_only_is_no_agreement(one: Outcome, other: Outcome, said: str) -> None:
+    verdict = compare(one, other, "float32")
+    assert verdict.agrees is False and said in verdict.reason
+
+
+def test_only_steps_with_losses_on_both_sides_are_counted() -> None:
+    skipped = (Iteration(n, {"lm loss": 5.0} if n != 2 else {}, 1.0, 0.1) for n in (1, 2, 3))
+    both = Outcome((RankReport(0, None, tuple(skipped)),), None, 1.0, 0, Path())
+    verdict = compare(both, both, "float32")
+    assert verdict.agrees is True and verdict.reason.startswith("2 steps agree")
+
+
+def test_what_was_not_compared_is_said() -> None:
+    without = replace(run(*LOSSES), ranks=tuple(
+        replace(rank, iterations=tuple(replace(step, grad_norm=None) for step in rank.iterations))
+        for rank in run(*LOSSES).ranks
+    ))  # fmt: skip
+    verdict = compare(without, run(*LOSSES, evaluation=5.0), "float32")
+    assert verdict.agrees is True
+    assert "one run lacks it in some step: grad norm, lm loss of the evaluation." in verdict.reason
+    assert "same tokens was not checked here." in verdict.reason
+    assert "lacks" not in compare(run(*LOSSES), run(*LOSSES), "float32").reason
+
+
+@pytest.mark.parametrize(
     ("mine", "other", "said"),
     [
         ((8, 5), (8, 5), ""),
@@ -114,6 +153,7 @@ def test_runs_on_different_tokens_get_no_verdict(
     verdict = compare(trained(mine), trained(other), "float32")
     assert (verdict.other_tokens, verdict.agrees) == (bool(said), not said)
     assert not said or said in verdict.reason
+    assert ("was not checked" in verdict.reason) is (mine is None)
 
 
 def test_a_digest_of_tokens_knows_no_order() -> None:

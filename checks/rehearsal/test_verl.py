@@ -57,6 +57,8 @@ def test_sft_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
     assert len(main.losses) == 2 and "ray" in main.doubles
     norm = main.agreement.largest_grad_norm
     assert norm is not None and norm.relative < 5e-6
+    assert main.outcome is not None and not main.outcome.tokens  # verl gives Megatron no labels
+    assert "same tokens was not checked" in main.agreement.reason
 
 
 def test_an_override_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:

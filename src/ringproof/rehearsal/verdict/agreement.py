@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from types import MappingProxyType
@@ -176,9 +176,14 @@ def compare(
     Args:
         evaluated: Whether losses of evaluations count. They do not where upstream averages the
             means of microbatches, which depend on how sequences are packed.
+
+    Returns:
+        No agreement where only one of the two logged a loss of a training step. Gradient norms,
+        evaluations and tokens that only one has are named and decide nothing.
     """
-    found = (item for item in differences(outcome, reference, dtype) if item.complete)
-    compared = tuple(item for item in found if evaluated or item.iteration)
+    every = differences(outcome, reference, dtype)
+    found = tuple(item for item in every if evaluated or item.iteration)
+    compared = tuple(item for item in found if item.complete)
     agreement = Agreement(False, "", compared, TOLERANCES[dtype])
     first, largest = agreement.first, agreement.largest_loss
     parted = _parted_tokens(outcome, reference)
@@ -187,19 +192,54 @@ def compare(
     if largest is None:
         reason = "Neither run has a loss in common with the other, so nothing was compared."
         return replace(agreement, reason=reason)
-    if first is None:
+    if first is not None:
+        where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
         reason = (
-            f"{len(outcome.losses)} steps agree: losses differ by at most "
-            f"{largest.relative:.2g} (tolerance {largest.tolerance:.2g})."
-            f"{'' if evaluated else NOT_EVALUATED}"
+            f"The {first.name} differs first {where}: {first.value:.9g} against "
+            f"{first.reference:.9g}, relative {first.relative:.2g} "
+            f"(tolerance {first.tolerance:.2g})."
         )
-        return replace(agreement, agrees=True, reason=reason)
-    where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
+        return replace(agreement, reason=reason)
+    lone = _lone_loss(found, outcome.losses.keys(), reference.losses.keys())
+    if lone:
+        return replace(agreement, reason=lone)
+    steps = {item.step for item in compared if item.kind == "loss"}
     reason = (
-        f"The {first.name} differs first {where}: {first.value:.9g} against "
-        f"{first.reference:.9g}, relative {first.relative:.2g} (tolerance {first.tolerance:.2g})."
+        f"{len(steps)} steps agree: losses differ by at most {largest.relative:.2g} "
+        f"(tolerance {largest.tolerance:.2g}).{'' if evaluated else NOT_EVALUATED}"
+        f"{_unpaired(found)}{_uncounted(outcome.tokens.keys(), reference.tokens.keys(), steps)}"
     )
-    return replace(agreement, reason=reason)
+    return replace(agreement, agrees=True, reason=reason)
+
+
+def _lone_loss(found: Sequence[Difference], mine: Set[int], other: Set[int]) -> str:
+    """Say which losses only one of two runs logged; empty where both logged the same ones."""
+    for who, steps in (("the reference", other), ("the run", mine)):
+        if mine | other != steps:
+            logged = f"{len(steps)} of {len(mine | other)} steps"
+            return f"Not every step was compared: {who} logged {logged}."
+    for item in found:
+        if item.kind == "loss" and not item.complete:
+            who = "the reference" if item.reference is None else "the run"
+            return f"Not every loss was compared: {who} has no {item.name} in step {item.step}."
+    return ""
+
+
+def _unpaired(found: Sequence[Difference]) -> str:
+    """Say which numbers besides losses of steps were not compared; empty where all were."""
+    names = sorted({item.name for item in found if not item.complete})
+    return f" Not compared, because one run lacks it in some step: {', '.join(names)}." * bool(
+        names
+    )
+
+
+def _uncounted(mine: Set[int], other: Set[int], steps: Set[int]) -> str:
+    """Say in how many steps the tokens of two runs were not compared; empty where in all."""
+    counted = len(steps & mine & other)
+    if counted == len(steps):
+        return ""
+    where = f"in {len(steps) - counted} of these steps" if counted else "here"
+    return f" That both trained on the same tokens was not checked {where}."
 
 
 def _parted_tokens(outcome: Outcome, reference: Outcome) -> str:

@@ -129,7 +129,7 @@ class Variant:
             return headline_of(self.refusal)
         if not self.path.as_requested:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
-        unsaid = self.agreement.other_tokens or not self.agreement.differences
+        unsaid = self.agreement.other_tokens or self.agreement.first is None
         if self.agreement.agrees is False and unsaid:
             unknown = "It starts on the path asked for, but whether it is right is not known."
             return f"{unknown} {self.agreement.reason}"
