@@ -18,7 +18,7 @@ from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
-from ringproof.rehearsal.fit.ranks import ranks_of_interest
+from ringproof.rehearsal.fit.ranks import ranks_of_interest, unmeasured_stages
 from ringproof.rehearsal.fit.rendering import lines
 from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json
 from ringproof.rehearsal.fit.vary import (
@@ -60,7 +60,10 @@ def report(peak: int = 30 * GIB) -> MemoryReport:
         phase="forward",
         largest=(held,),
         steps=(StepMemory(1, 2, 3, 0.5),),
-        sent=(GroupTraffic("CONTEXT_PARALLEL_GROUP", (0, 1), "isend", 4, 11_274_000_000),),
+        sent=(
+            GroupTraffic("CONTEXT_PARALLEL_GROUP", (0, 1), "isend", 4, 11_274_000_000),
+            GroupTraffic("DATA_PARALLEL_GROUP_WITH_CP", (0, 1), "all_reduce", 1, 2_500_000_000),
+        ),
         flops=7 * 10**14,
     )
 
@@ -148,6 +151,37 @@ def test_one_rank_of_each_kind_of_stage_is_run(words: str, ranks: list[int]) -> 
     assert list(ranks_of_interest(layout(flags, 16), flags)) == ranks
 
 
+@pytest.mark.parametrize(
+    ("words", "stages", "ranks", "missing"),
+    [
+        ("", 4, None, ()),
+        ("", 4, [4], (1, 4)),
+        ("", 4, [0, 12], (2, 3)),
+        ("--pipeline-model-parallel-layout Et|t|t|tL", 4, None, ()),
+        ("--pipeline-model-parallel-layout Et|t|t|tL", 4, [0, 8, 12], (2,)),
+        ("--decoder-first-pipeline-num-layers 1", 16, None, (2, 4, 6, 8, 10, 12, 14, 15)),
+        ("--moe-layer-freq [0,1,1,1]", 4, [0, 4, 12], (3,)),
+        ("--moe-layer-freq 1", 4, [0, 4, 12], ()),
+    ],
+)
+def test_stages_that_no_rank_stands_for_are_named(
+    words: str, stages: int, ranks: list[int] | None, missing: tuple[int, ...]
+) -> None:
+    flags = Flags(tuple(f"--pipeline-model-parallel-size {stages} {words}".split()))
+    sizes = layout(flags, 16)
+    chosen = list(ranks_of_interest(sizes, flags)) if ranks is None else ranks
+    assert len(chosen) <= 8
+    assert unmeasured_stages(chosen, sizes, flags) == missing
+    fit = dataclasses.replace(found(), unmeasured=missing)
+    text = "\n".join(lines(fit))
+    assert ("It fits" in text) is (not missing) and ("The measured ranks fit" in text) is bool(
+        missing
+    )
+    numbers = ", ".join(map(str, missing))
+    assert not missing or f"{numbers} of 4; name a rank of each with --ranks." in text
+    assert as_json(fit)["unmeasured_stages"] == list(missing)
+
+
 def test_the_largest_rank_decides_and_the_estimates_count() -> None:
     fits = found()
     assert fits.largest.rank == 0
@@ -162,6 +196,8 @@ def test_the_lines_say_what_was_found() -> None:
     assert "activations               20.000     0.000" in text
     assert "peak in forward of GPTModel, at megatron/core/x.py:7" in text
     assert "11.274 GB  isend, 4 calls, CONTEXT_PARALLEL_GROUP of 2" in text
+    assert "sent or contributed in a step of 8 microbatches (of the launch's 256)" in text
+    assert "700.0 TFLOP of matrix products and attention in these 8 microbatches" in text
     assert "It fits: 31.062 of 79.647 GiB on H100, on rank 0" in text
     assert "--fp8-format" in text
     assert "It does not fit" in "\n".join(lines(found(79 * GIB)))
@@ -205,10 +241,11 @@ def test_every_combination_is_a_choice_in_the_table() -> None:
         "30.062",
         "10.062",
         "48.6",
-        "700.0",
-        "11.27",
-        "11.27",
+        *("8", "of", "256"),
+        "87.5",
+        "1.41",
         "0.00",
+        "2.50",
     ]
     assert refused == "context-parallel-size=2 cp-comm-type=a2a: upstream refuses ?"
     held = choices_as_json(choices)["choices"]
@@ -230,6 +267,7 @@ TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
         (f"--vocabulary 1 -- {TRAIN}", "--vocabulary: 1 is less than 2"),
         (f"--ranks a -- {TRAIN}", "--ranks: "),
         (f"--vary x -- {TRAIN}", "--vary: 'x' is not NAME=VALUE,VALUE"),
+        (f"--vary a=2,,4 -- {TRAIN}", "--vary: 'a=2,,4' has an empty value"),
         (f"--vary a=1 --vary a=2 -- {TRAIN}", "--vary: --a is given twice"),
         (f"--vary a=1{',1' * 64} -- {TRAIN}", "--vary: these are more than 64"),
         (f"--timeout 0 -- {TRAIN}", "--timeout: "),
@@ -257,7 +295,8 @@ def test_the_page_states_the_errors_of_the_record() -> None:
     told = record["summary"]
     assert told == summary(rows) and told["measured"] == len(measured) > 5
     page = (Path(__file__).parents[2] / "docs/fit.md").read_text()
-    largest = max(abs(row["error"]) for row in measured.values())
+    largest = told["largest"]
+    assert largest == max(abs(row["error"]) for row in measured.values())
     for text in (f"{len(measured)} of {len(rows)}", f"{told['median']:.2%}", f"{largest:.2%}"):
         assert text in page, text
     assert all(f"`{name}`" in page for name in told["above_2_percent"])

@@ -129,3 +129,11 @@ def test_what_upstream_refuses_is_said_in_its_words(stage: SessionServers, tmp_p
     assert exchange.fit is None
     assert re.match(r"upstream refuses it: .*cp_size = 4", exchange.refused)
     assert "context_parallel.py:" in exchange.refused
+    folder = tmp_path / "nothing-ran"
+    with pytest.raises(InputError, match=r"^--context-parallel-size"):
+        vary(
+            replace(request, folder=folder),
+            combinations(["context-parallel-size=2,x"]),
+            lambda *_: None,
+        )
+    assert not (folder / "run-1").exists()

@@ -22,7 +22,10 @@ DEFAULT = "GPT2BPETokenizer"
 """Upstream's tokenizer where a launch names none and has a file of merges."""
 NO_DATA = "Nothing of the memory of a GPU: tokens, lengths of documents, blends and splits."
 NO_VOCABULARY = "Nothing: the vocabulary has as many entries."
-FEWER = "Nothing once every pipeline stage has been filled: further microbatches repeat it."
+FEWER = (
+    "Nothing of the memory once every pipeline stage has been filled. TFLOP and traffic of a step "
+    "are those of fewer microbatches; only gradients and parameters are sent once in a step."
+)
 NO_EVALUATION = "Evaluation, whose memory is smaller."
 FP8 = "FP8 and FP4: the run is in the launch's other precision, so that the memory differs."
 GRAPHS = "CUDA graphs and the memory pools that they keep."
@@ -44,6 +47,8 @@ class FullProgram:
         arguments: Command line of the script.
         layout: Sizes of the layout of ranks.
         changes: What differs from the launch, and what that hides.
+        microbatches: Of a step here, at least 1.
+        launch_microbatches: Of a step of the launch, at least 1.
     """
 
     script: str
@@ -51,6 +56,8 @@ class FullProgram:
     environment: Mapping[str, str]
     layout: Layout
     changes: tuple[Change, ...]
+    microbatches: int
+    launch_microbatches: int
 
     @property
     def ranks(self) -> int:
@@ -76,7 +83,9 @@ def full_size(
         raise InputError("--yaml-cfg", f"{file} is not read; give its settings as options")
     sizes = layout(draft.flags, launch.ranks)
     _tokens(draft, vocabulary)
-    batch = _batch(draft, sizes)
+    step = draft.number("--micro-batch-size") * sizes.data
+    whole = draft.number("--global-batch-size", step)
+    batch = _batch(draft, sizes, step, whole)
     fewer_steps(draft, STEPS, batch)
     draft.put("--eval-iters", 0, NO_EVALUATION)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
@@ -90,9 +99,10 @@ def full_size(
     if draft.flags.one("--attention-backend") == "flash":
         draft.put("--attention-backend", "fused", FLASH)
     environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
+    counts = (max(size // step, 1) if step > 0 else 1 for size in (batch, whole))
     return FullProgram(
-        launch.script, draft.flags.words, environment, sizes, tuple(draft.changes)
-    )  # fmt: skip
+        launch.script, draft.flags.words, environment, sizes, tuple(draft.changes), *counts
+    )
 
 
 def _tokens(draft: Draft, vocabulary: int | None) -> None:
@@ -126,11 +136,14 @@ def _vocabulary(flags: Flags) -> int:
     raise InputError("--vocabulary", sentence)
 
 
-def _batch(draft: Draft, sizes: Layout) -> int:
-    """Lower the number of microbatches where further ones only repeat; return the batch size."""
+def _batch(draft: Draft, sizes: Layout, step: int, batch: int) -> int:
+    """Lower the number of microbatches where further ones only repeat; return the batch size.
+
+    Args:
+        step: Sequences of one microbatch on all replicas.
+        batch: Batch size of the launch.
+    """
     draft.drop(("--rampup-batch-size",), RAMP)
-    step = draft.number("--micro-batch-size") * sizes.data
-    batch = draft.number("--global-batch-size", step)
     group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", sizes.pipeline)
     enough = 2 * max(sizes.pipeline, group, 1) * step
     if step > 0 and batch > enough and batch % step == 0:

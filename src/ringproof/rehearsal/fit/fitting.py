@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram, full_size
 from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.gpus import Gpu
-from ringproof.rehearsal.fit.ranks import ranks_of_interest
+from ringproof.rehearsal.fit.ranks import ranks_of_interest, unmeasured_stages
 from ringproof.rehearsal.fit.result import Fit, RankMemory
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
@@ -89,7 +89,20 @@ def fit(request: FitRequest, progress: Progress) -> Fit:
         Refused: Upstream refuses the launch.
     """
     with Fitting(request, progress) as fitting:
-        return fitting.fit(request.launch)
+        return fitting.fit(fitting.prepare(request.launch))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that can be measured.
+
+    Attributes:
+        roles: Ranks that are run, each with its role for people.
+    """
+
+    launch: Launch
+    program: FullProgram
+    roles: Mapping[int, str]
 
 
 class Fitting:
@@ -116,21 +129,30 @@ class Fitting:
     def __exit__(self, *given: object) -> None:
         self._servers.__exit__(*given)  # type: ignore[arg-type]
 
-    def fit(self, launch: Launch, ranks: Sequence[int] = ()) -> Fit:
-        """Measure a launch; see the function `fit`.
+    def prepare(self, launch: Launch, ranks: Sequence[int] = ()) -> Prepared:
+        """Return what is to be run of a launch.
 
         Args:
             ranks: Ranks that are run, in place of those of the request.
+
+        Raises:
+            InputError: The launch cannot be read, or a rank cannot be run.
+            Refused: Upstream cannot be imported.
         """
-        request, started = self._request, time.monotonic()
-        launch = replace(launch, script=self._script)
+        request, launch = self._request, replace(launch, script=self._script)
         program = full_size(launch, options=self._options(), vocabulary=request.vocabulary)
-        roles = self._roles(program, ranks or request.ranks)
+        return Prepared(launch, program, self._roles(program, ranks or request.ranks))
+
+    def fit(self, prepared: Prepared) -> Fit:
+        """Measure a launch; see the function `fit`."""
+        request, started = self._request, time.monotonic()
+        launch, program, roles = prepared.launch, prepared.program, prepared.roles
         measured = tuple(self._rank(program, launch, rank, role) for rank, role in roles.items())
         upstream: Upstream = self._upstream
+        missing = unmeasured_stages(roles, program.layout, Flags(program.arguments))
         return Fit(
             launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
-            time.monotonic() - started, upstream.lacks,
+            time.monotonic() - started, upstream.lacks, missing,
         )  # fmt: skip
 
     def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
@@ -165,8 +187,10 @@ class Fitting:
             raise Refused(outcome.failure)
         report = outcome.ranks[0]
         if report.memory is None or not report.memory.steps:
-            sentence = f"{shown(program.script)} trained no step; name a training script"
-            raise InputError("SCRIPT", sentence)
+            log = shown(folder / f"rank-{rank}.log")
+            raise InputError(
+                "the launch", f"rank {rank} of {program.ranks} trained no step; see {log}"
+            )
         return RankMemory(rank, role, report.memory, report.seconds)
 
     def _options(self) -> frozenset[str]:

@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ringproof.launch.flags import Flags
 from ringproof.launch.small.layout import Layout
+
+MOST = 8
+"""Stages that are run where each may be different."""
+UNEVEN = (
+    "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers", "--hybrid-override-pattern", "--hybrid-layer-pattern",
+    "--heterogeneous-layers-config-path",
+)  # fmt: skip
+"""Options by which stages have unlike layers."""
+PATTERNS = ("--moe-layer-freq", "--linear-attention-freq")
+"""Options that give stages unlike layers unless they are 1."""
+
+
+def uneven(flags: Flags) -> bool:
+    """Return whether middle stages may have unlike layers."""
+    patterns = (flags.one(name) or "1" for name in PATTERNS)
+    return any(flags.has(name) for name in UNEVEN) or any(text != "1" for text in patterns)
 
 
 def ranks_of_interest(layout: Layout, flags: Flags) -> dict[int, str]:
     """Return ranks, each with its role for people.
 
     They have TP rank 0, since only those read data, and CP and DP rank 0, whose memory is that of
-    the others. In upstream's default order of ranks, the ranks of a stage follow each other;
-    in the order ``tp-cp-ep-pp-dp`` a stage has the TP and CP ranks of one replica.
+    the others. Of stages with unlike layers each is run, at most `MOST` of them.
     """
-    stages, order = layout.pipeline, flags.one("--order") or ""
-    inner = layout.tensor * layout.context
-    size = inner if flags.has("--use-tp-pp-dp-mapping") or order == "tp-cp-ep-pp-dp" else (
-        layout.world // stages
-    )  # fmt: skip
+    stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
     if stages == 1:
         return {0: "the only pipeline stage"}
-    chosen = {0: "first pipeline stage"}
-    if stages > 2:
-        chosen[stages // 2 * size] = f"pipeline stage {stages // 2 + 1} of {stages}"
-    chosen[(stages - 1) * size] = "last pipeline stage"
-    return chosen
+    chosen = {0, stages // 2, stages - 1}
+    if uneven(flags):
+        count = min(stages, MOST)
+        chosen = {place * (stages - 1) // (count - 1) for place in range(count)}
+    return {stage * size: _role(stage, stages) for stage in sorted(chosen)}
+
+
+def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> tuple[int, ...]:
+    """Return the pipeline stages, counted from 1, of which no rank and no like stage was run."""
+    stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
+    covered = {rank // size % stages for rank in ranks}
+    middle = set(range(1, stages - 1))
+    if covered & middle and not uneven(flags):
+        covered |= middle
+    return tuple(stage + 1 for stage in range(stages) if stage not in covered)
+
+
+def _role(stage: int, stages: int) -> str:
+    ends = {0: "first pipeline stage", stages - 1: "last pipeline stage"}
+    return ends.get(stage, f"pipeline stage {stage + 1} of {stages}")
+
+
+def _ranks_of_a_stage(layout: Layout, flags: Flags) -> int:
+    """Return how many ranks of one stage follow each other.
+
+    In upstream's default order of ranks, these are all of a stage; in the order
+    ``tp-cp-ep-pp-dp``, the TP and CP ranks of one replica.
+    """
+    inner, order = layout.tensor * layout.context, flags.one("--order") or ""
+    if flags.has("--use-tp-pp-dp-mapping") or order == "tp-cp-ep-pp-dp":
+        return inner
+    return max(layout.world // layout.pipeline, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringproof.errors import printable
+from ringproof.launch.full.size import FullProgram
 from ringproof.rehearsal.fit.gpus import (
     CONTEXT_BYTES,
     CONTEXT_SOURCE,
@@ -47,7 +48,7 @@ def _lines(fit: Fit) -> Iterator[str]:
     yield from _table(fit)
     for rank in fit.ranks:
         yield ""
-        yield from _rank(rank)
+        yield from _rank(rank, fit.program)
     yield ""
     yield from _verdict(fit)
     yield ""
@@ -84,8 +85,9 @@ def _columns(rank: RankMemory, kind: str) -> str:
     return f"{gib(peak):>16}{gib(rest):>10}"
 
 
-def _rank(rank: RankMemory) -> Iterator[str]:
+def _rank(rank: RankMemory, program: FullProgram) -> Iterator[str]:
     memory = rank.memory
+    counted = f"{program.microbatches} microbatches"
     where = f" of {memory.module}" if memory.module else ""
     yield f"rank {rank.rank} ({rank.role}): peak in {memory.phase}{where}, at {memory.place}"
     yield "  largest tensors there:"
@@ -96,7 +98,8 @@ def _rank(rank: RankMemory) -> Iterator[str]:
             f"  {gib(held.bytes):>9} GiB  {held.count} of {held.dtype} {shape}, {held.kind}, "
             f"{held.place}{module}"
         )
-    yield "  sent or contributed in a step:"
+    whole = program.launch_microbatches
+    yield f"  sent or contributed in a step of {counted} (of the launch's {whole}):"
     sent = sorted(memory.sent, key=lambda one: -one.bytes)
     for one in [one for one in sent if one.bytes][:GROUPS]:
         yield (
@@ -104,8 +107,8 @@ def _rank(rank: RankMemory) -> Iterator[str]:
             f"{one.group or 'unnamed group'} of {len(one.ranks)}"
         )
     yield (
-        f"  {memory.flops / 1e12:.1f} TFLOP of matrix products and attention in a step; measured "
-        f"in {rank.seconds:.0f} s"
+        f"  {memory.flops / 1e12:.1f} TFLOP of matrix products and attention in these {counted}; "
+        f"measured in {rank.seconds:.0f} s"
     )
 
 
@@ -113,6 +116,7 @@ def _verdict(fit: Fit) -> Iterator[str]:
     largest = fit.largest
     if fit.gpu is None or fit.margin is None:
         yield f"The largest peak is {gib(largest.peak)} GiB, on rank {largest.rank}."
+        yield from _lacks(fit)
         return
     share = fit.margin / fit.gpu.bytes
     needed = (
@@ -124,4 +128,11 @@ def _verdict(fit: Fit) -> Iterator[str]:
     elif share < TIGHT:
         yield f"It may not fit: {needed}; the margin of {gib(fit.margin)} GiB is small."
     else:
-        yield f"It fits: {needed}; the margin is {gib(fit.margin)} GiB ({share:.0%})."
+        head = "The measured ranks fit" if fit.unmeasured else "It fits"
+        yield f"{head}: {needed}; the margin is {gib(fit.margin)} GiB ({share:.0%})."
+    yield from _lacks(fit)
+
+
+def _lacks(fit: Fit) -> Iterator[str]:
+    if fit.unmeasured:
+        yield f"{fit.lacks.capitalize()}; name a rank of each with --ranks."

@@ -60,6 +60,7 @@ class Fit:
         gpu: What it shall fit on; ``None`` where nobody asked.
         seconds: Wall-clock time of all.
         mended: What upstream's package lacks and the run mended, a sentence each.
+        unmeasured: Pipeline stages, counted from 1, for which no measured rank stands.
     """
 
     launch: Launch
@@ -70,6 +71,7 @@ class Fit:
     ranks: tuple[RankMemory, ...]
     seconds: float
     mended: tuple[str, ...] = ()
+    unmeasured: tuple[int, ...] = ()
 
     @property
     def largest(self) -> RankMemory:
@@ -83,8 +85,17 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether nothing speaks against it, of what was measured."""
         return self.margin is None or self.margin >= 0
+
+    @property
+    def lacks(self) -> str:
+        """The stages that were not measured, for people; empty if all were."""
+        if not self.unmeasured:
+            return ""
+        plural = "stages" if len(self.unmeasured) > 1 else "stage"
+        numbers = ", ".join(map(str, self.unmeasured))
+        return f"not measured: pipeline {plural} {numbers} of {self.program.layout.pipeline}"
 
 
 def as_json(fit: Fit) -> dict[str, Any]:
@@ -104,6 +115,9 @@ def as_json(fit: Fit) -> dict[str, Any]:
         "gpu": None if fit.gpu is None else dataclasses.asdict(fit.gpu),
         "fits": None if fit.gpu is None else fit.fits,
         "margin_bytes": fit.margin,
+        "unmeasured_stages": list(fit.unmeasured),
+        "microbatches": fit.program.microbatches,
+        "launch_microbatches": fit.program.launch_microbatches,
         "estimates": {
             "cublas": {"bytes": CUBLAS_BYTES, "source": CUBLAS_SOURCE},
             "context": {"bytes": CONTEXT_BYTES, "source": CONTEXT_SOURCE},

@@ -11,13 +11,17 @@ from typing import Any
 from ringproof.errors import InputError, printable, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
-from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress, Refused
+from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress
 from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES, GIB
 from ringproof.rehearsal.fit.result import Fit, as_json
 
 MOST = 64
 ASSIGNED = re.compile(r"(?:--)?([A-Za-z][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
-HEADS = ("peak", "steady", "margin", "TFLOP", "sent", "CP", "between nodes")
+HEADS = ("peak", "steady", "margin", "microbatches", "TFLOP", "CP", "CP between nodes", "DP")
+UNITS = (
+    "peak, steady and margin in GiB; of one microbatch: TFLOP, and GB that are sent for CP, in all "
+    "and in groups on several nodes; of a step: GB that are sent for DP"
+)
 
 Settings = tuple[tuple[str, str], ...]
 
@@ -52,7 +56,10 @@ def combinations(given: Sequence[str]) -> tuple[Settings, ...]:
         if found is None or not found[2]:
             sentence = f"{shown(text)} is not NAME=VALUE,VALUE; write context-parallel-size=2,4,8"
             raise InputError("--vary", sentence)
-        axes.append([(f"--{found[1]}", value.strip()) for value in found[2].split(",")])
+        values = [value.strip() for value in found[2].split(",")]
+        if not all(values):
+            raise InputError("--vary", f"{shown(text)} has an empty value; leave the comma out")
+        axes.append([(f"--{found[1]}", value) for value in values])
     names = [axis[0][0] for axis in axes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -77,29 +84,33 @@ def vary(
     """Measure a launch with each combination of settings.
 
     Raises:
-        InputError: The launch or an upstream cannot be used.
+        InputError: An upstream cannot be used, or one of the launches cannot be read; before
+            the first is run.
     """
     found = []
     with Fitting(request, progress) as fitting:
-        for settings in choices:
+        launches = [with_settings(request.launch, settings) for settings in choices]
+        prepared = [fitting.prepare(launch) for launch in launches]
+        for settings, launch in zip(choices, prepared, strict=True):
             try:
-                found.append(Choice(settings, fitting.fit(with_settings(request.launch, settings))))
-            except Refused as refused:
-                found.append(Choice(settings, None, printable(refused.sentence)))
+                found.append(Choice(settings, fitting.fit(launch)))
+            except InputError as error:  # what was measured so far is not lost
+                found.append(Choice(settings, None, printable(error.sentence)))
     return tuple(found)
 
 
 def table(choices: Sequence[Choice]) -> Iterator[str]:
-    """Yield the choices as lines: GiB of memory, GB sent in a step by the largest rank."""
+    """Yield the choices as lines: GiB of memory and GB sent, of the largest rank."""
     names = [name.removeprefix("--") for name, _ in choices[0].settings]
     rows = [(*names, *HEADS), *(_cells(choice) for choice in choices if choice.fit)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield printable("  ".join(cell.rjust(at) for cell, at in zip(row, widths, strict=True)))
-    yield "peak, steady and margin in GiB; sent in a step, of this CP and between nodes, in GB"
+    yield UNITS
     for choice in choices:
-        if choice.fit is None:
-            yield printable(f"{_named(choice)}: {choice.refused}")
+        said = choice.refused if choice.fit is None else choice.fit.lacks
+        if said:
+            yield printable(f"{_named(choice)}: {said}")
 
 
 def _named(choice: Choice) -> str:
@@ -110,17 +121,23 @@ def _cells(choice: Choice) -> tuple[str, ...]:
     fit = choice.fit
     assert fit is not None
     rank, node = fit.largest, max(fit.launch.ranks_per_node, 1)
-    sent = rank.memory.sent
-    context = [one for one in sent if "CONTEXT_PARALLEL" in one.group]
-    far = [one for one in sent if len({member // node for member in one.ranks}) > 1]
-    bytes_sent = (sum(one.bytes for one in some) for some in (sent, context, far))
+    count, whole = fit.program.microbatches, fit.program.launch_microbatches
+    context = [one for one in rank.memory.sent if "CONTEXT_PARALLEL" in one.group]
+    far = [one for one in context if len({member // node for member in one.ranks}) > 1]
+    data = [one for one in rank.memory.sent if "DATA_PARALLEL" in one.group]
+    context_bytes, far_bytes, data_bytes = (
+        sum(one.bytes for one in some) / 1e9 for some in (context, far, data)
+    )
     return (
         *(value for _, value in choice.settings),
         f"{rank.peak / GIB:.3f}",
         f"{(rank.memory.steady + CUBLAS_BYTES) / GIB:.3f}",
         "" if fit.margin is None else f"{fit.margin / GIB:.1f}",
-        f"{rank.memory.flops / 1e12:.1f}",
-        *(f"{count / 1e9:.2f}" for count in bytes_sent),
+        f"{count} of {whole}",
+        f"{rank.memory.flops / 1e12 / count:.1f}",
+        f"{context_bytes / count:.2f}",
+        f"{far_bytes / count:.2f}",
+        f"{data_bytes:.2f}",
     )
 
 
