@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 import shlex
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from checks.rehearsal.test_launch_shell import written
 from ringproof.errors import InputError
-from ringproof.launch.overrides import PPO, SFT
+from ringproof.launch.overrides import PPO, SFT, as_value
 from ringproof.launch.reading import read_command, read_script
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.verl import LONGEST, OverrideDraft
 from ringproof.rehearsal.verl.config import split_words
 from ringproof.rehearsal.verl.model import Divisors, tiny_model
+from ringproof.rehearsal.verl.rehearsing import SAMPLES, _Runs
 
 SCRIPT = """
 CP=${CP:-2}
@@ -178,6 +179,45 @@ def test_a_model_at_hand_decides_by_its_own_file(tmp_path: Path) -> None:
 def test_an_unknown_family_is_bad_input(path: str) -> None:
     with pytest.raises(InputError, match="is not known here"):
         tiny_model(path, Divisors(1, 1, 1))
+
+
+FOLDERS = (
+    "/a,b", "/a=b", "/My Project (v2)", "/it's", "/a~b", "/a#b", "/\u00fc", "/a${b}c", "/a\\",
+    "/a\\'b", "/a b/[c]/{d:e}", "/plain-1.0/x_y",
+)  # fmt: skip
+
+
+def placed(folder: str) -> tuple[str, ...]:
+    """Return every override with the name of a folder that a rehearsal appends."""
+    one = draft()
+    small_verl.put_model(one, SFT, folder)
+    request: Any = SimpleNamespace(folder=Path(folder), iterations=2)
+    nothing: Any = None
+    runs = _Runs(request, nothing, nothing, nothing, nothing)
+    return (*one.words, *runs._placed(2))
+
+
+def test_texts_are_quoted_where_hydra_reads_more_in_them() -> None:
+    texts = {"plain": "plain", "/a/b-1.c": "/a/b-1.c", "a,b": "'a,b'", "it's": r"'it\'s'",
+             "a\\": r"'a\\'", "a\\b": r"'a\b'", "${a}": r"'\${a}'", "Null": "'Null'", "": "''",
+             "1": "'1'"}  # fmt: skip
+    assert {text: as_value(text) for text in texts} == texts
+    assert as_value(["a", "b c", -1, None, 0.5]) == "[a,'b c',-1,null,0.5]"
+    assert "++model.path='/a,b'" in placed("/a,b")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_hydra_reads_every_folder_as_it_is(folder: str) -> None:
+    parsing = pytest.importorskip("hydra.core.override_parser.overrides_parser")
+    configuration = pytest.importorskip("omegaconf").OmegaConf
+    found = {}
+    for override in parsing.OverridesParser.create().parse_overrides(placed(folder)):
+        assert not override.is_sweep_override()
+        found[override.key_or_group] = override.value()
+    plain = configuration.to_container(configuration.create(found), resolve=True)
+    assert plain["model.path"] == folder
+    assert plain["hydra.run.dir"] == plain["trainer.default_local_dir"] == f"{folder}/hydra"
+    assert plain["data.custom_cls.path"] == SAMPLES
 
 
 def test_devices_that_torch_parses_are_the_host() -> None:

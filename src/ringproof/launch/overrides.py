@@ -29,6 +29,32 @@ def quoted(word: str) -> str:
     return f"{found[1]}='{found[2]}'" if found else word
 
 
+_PLAIN = re.compile(r"[A-Za-z/][\w./-]*(?<!/)", re.ASCII)
+_WORDS = ("null", "true", "false", "nan", "inf")  # which hydra reads as something else than text
+
+
+def as_value(value: object) -> str:
+    """Return a value as hydra reads it in an override, texts in quotes where they need them.
+
+    >>> as_value(["console", "a,b", None, True])
+    "[console,'a,b',null,True]"
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_value, value))}]"
+    text = str(value)
+    if not isinstance(value, str) or (_PLAIN.fullmatch(text) and text.lower() not in _WORDS):
+        return text
+    # In quotes a backslash is itself, except before a quote, at the end, and before ``${``.
+    text = re.sub(r"(\\*)('|\$\{|\Z)", _escaped, text)
+    return f"'{text}'"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[1] * 2 + ("\\" + found[2] if found[2] else "")
+
+
 _MODEL = re.compile(r"(actor_rollout_ref\.)?model\.path")
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError, shown
-from ringproof.launch.overrides import PPO, SFT
+from ringproof.launch.overrides import PPO, SFT, as_value
 from ringproof.launch.small.draft import Change
 from ringproof.launch.small.layout import (
     HIDES_DATA,
@@ -104,7 +104,7 @@ class OverrideDraft:
         before = self.get(key)
         if before == value and type(before) is type(value):
             return
-        self.words.append(f"++{key}={_written(value)}")
+        self.words.append(f"++{key}={as_value(value)}")
         *parents, last = key.split(".")
         place = self.config
         for part in parents:
@@ -112,19 +112,13 @@ class OverrideDraft:
             place[part] = dict(inner) if isinstance(inner, Mapping) else {}
             place = place[part]
         place[last] = value
-        was = "" if before is None else _written(before)
-        self.changes.append(Change(key, was, _written(value), hides))
+        was = "" if before is None else as_value(before)
+        self.changes.append(Change(key, was, as_value(value), hides))
 
     def put_given(self, key: str, value: object, hides: str) -> None:
         """Append an override where the configuration has the setting and it asks for something."""
         if self.get(key) not in (None, False, value):
             self.put(key, value, hides)
-
-
-def _written(value: object) -> str:
-    if value is None:
-        return "null"
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def read_layout(draft: OverrideDraft, module: str, world: int) -> Layout:

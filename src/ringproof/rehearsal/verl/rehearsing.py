@@ -14,7 +14,7 @@ from typing import Any
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
 from ringproof.launch.left_out import ENVIRONMENT as DECIDING
-from ringproof.launch.overrides import PPO, SFT, VERL_MODULES
+from ringproof.launch.overrides import PPO, SFT, VERL_MODULES, as_value
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.shrink import SmallProgram
@@ -258,11 +258,11 @@ class _Runs:
 
     def _placed(self, ranks: int) -> tuple[str, ...]:
         """Return overrides that say where files of the run are, and how many ranks there are."""
-        folder = str(self._request.folder.resolve() / "hydra")
+        folder = as_value(str(self._request.folder.resolve() / "hydra"))
         return (
             f"++trainer.n_gpus_per_node={ranks}",
             "++trainer.nnodes=1",
-            f"++data.custom_cls.path={SAMPLES}",
+            f"++data.custom_cls.path={as_value(SAMPLES)}",
             "++data.custom_cls.name=MadeUpConversations",
             f"++data.rehearsed_steps={self._request.iterations}",
             f"++trainer.default_local_dir={folder}",
