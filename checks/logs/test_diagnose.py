@@ -128,6 +128,7 @@ CAUSES = {
     "no line of the message": ([*traceback(UNKNOWN), "", MESSAGE[1]], "mycode.BadError"),
     "an error late in a long line": (["z" * 30_000 + FAULT], "illegal-memory-access"),
     "after a logger's prefix": ([f"ERROR | train:12 - {FIRST}", *REST], "rerun-iterator"),
+    "a program that ends without a failure": (traceback(Case("", "SystemExit", "0")), "nothing"),
     "a mention": ([f"{FIRST} is what one reads"], "nothing"),
     **{
         f"the name {error}": (traceback(Case("", error, "words")), error)

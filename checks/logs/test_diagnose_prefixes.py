@@ -58,6 +58,15 @@ def two_ranks(prefix: str) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(
+    "before", ["RuntimeError: worker 3 failed: ", "^C", "^C^C", "host1 a.OwnError: ray: "]
+)
+def test_what_stands_in_front_of_a_traceback_and_is_no_prefix(tmp_path: Path, before: str) -> None:
+    first, *rest = traceback(KNOWN)
+    report = read(tmp_path, [before + first, *rest])
+    assert cause(report) == ("rerun-iterator", str(tmp_path / "run.log"))
+
+
 @pytest.mark.parametrize("name", PREFIXES)
 def test_a_traceback_under_a_prefix(tmp_path: Path, name: str) -> None:
     prefix, who = PREFIXES[name]

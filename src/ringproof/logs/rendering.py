@@ -22,6 +22,7 @@ def rendered_lines(template: str, **values: Any) -> list[str]:
     """
     filters = {
         "comma": "{:,}".format,
+        "counted": counted,
         "general": lambda value, digits=6: f"{value:.{digits}g}",
         "ordinal": ordinal,
         "printable": printable,
@@ -44,6 +45,15 @@ def ordinal(number: int) -> str:
     teen = number % 100 in (11, 12, 13)
     ending = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> [counted(number, "line") for number in (0, 1, 1000)]
+    ['0 lines', '1 line', '1,000 lines']
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def rank_text(ranks: Collection[int]) -> str:

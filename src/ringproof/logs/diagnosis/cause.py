@@ -34,6 +34,7 @@ HIERARCHICAL = "a2a+p2p"
 _SAID_ALONE = ("C++ exception",)  # errors that one line shows, and nobody quotes
 _NUMBERS = re.compile(r"\d+")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_SUCCESS = ("", "0", "None")  # what SystemExit says of a program that ends without a failure
 _WRAPPERS = ("ExceptionGroup", "BaseExceptionGroup")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
 _RECOVERS = 10  # iterations without NaN after which one is past
@@ -162,6 +163,8 @@ class ErrorTable:
             self._facts.note_group(event.wait.group)
             if len(self._waits) < MOST_WAITS:
                 self._waits.setdefault((event.who, event.wait), event)
+            return
+        if event.error == "SystemExit" and event.message.strip() in _SUCCESS:
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message

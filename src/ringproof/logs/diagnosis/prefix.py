@@ -24,6 +24,7 @@ _TOKEN = re.compile(
     r"|\[\d+,(?:mpirank:)?(?P<mpi>\d{1,6})(?:,[\w.-]+)?\]<std(?:err|out)>: ?"
     r"|\[(?P<name>(?:pod|container|job)/[^\]\s]{1,200})\] ?"
     r"|(?:std(?:err|out) [FP] )"
+    r"|(?:\^[CZ\\])+"  # what a terminal shows of a key such as Ctrl-C
     rf"|\[?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?(?:,\d+)?\]?[ :]+"
     rf"|{_SYSLOG} (?P<host>[\w.-]+ [\w.-]+\[\d+\]): "
     r"|(?: {0,6}(?P<task>\d{1,6}): )"
@@ -39,8 +40,11 @@ _CLOCK = re.compile(
 )
 _SAID_RANK = re.compile(r"(?i)(?<![a-z])(?<!local[ _-])rank[ =:_-]{0,2}(\d{1,6})\b")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG|std(?:err|out))\b")
-# Words in front of it in the summary of torchrun, of a data loader and of several exceptions.
-_NO_PREFIX = re.compile(r"(?:traceback *:|Original|Exception Group) *$")
+# Words in front of it in the summary of torchrun, of a data loader and of several exceptions, and
+# an exception whose message is the traceback of another one.
+_NO_PREFIX = re.compile(
+    r"(?:traceback *:|Original|Exception Group) *$|\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt): "
+)
 _LONGEST = 200
 _MOST_SHAPES = 64
 
