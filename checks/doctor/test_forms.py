@@ -50,6 +50,7 @@ def test_nothing_found_needs_that_something_was_read(tmp_path):
     result = run(app, ["doctor", str(path), "--line", "main"])
     assert result.exit_code == 1
     assert "4100 is no multiple of TP x 2 CP = 8" in result.output
+    assert "on main:" not in result.output, "torchtitan trains without it"
     path.write_text("[parallelism]\ncontext_parallel_degree = 4\n[training]\nseq_len = 4096\n")
     result = run(app, ["doctor", str(path), "--line", "main"])
     assert result.exit_code == 2
@@ -64,8 +65,8 @@ def test_the_verdict_names_what_it_rests_on():
     words = ["model.context_parallel_size=4", "model.seq_length=8192", "model.init_method_std=0.01"]
     result = CliRunner().invoke(app, ["doctor", *words, "--line", "main"])
     assert result.exit_code == 0, result.output
-    assert "settings that rules looked at: model.context_parallel_size" in result.output
-    assert "not examined: 1 others: model.init_method_std" in result.output
+    assert "rests on 2 settings that rules looked at: model.context_parallel_size" in result.output
+    assert "not examined: 1 other: model.init_method_std" in result.output
 
 
 def test_a_model_brings_what_the_configuration_does_not_say(tmp_path):

@@ -267,3 +267,15 @@ def test_fp8_that_is_off_and_routers_without_an_auxiliary_loss():
     none = read_settings([*train.split(), "--moe-router-load-balancing-type", "none"], {})
     assert "launch/auxiliary-loss" not in names(none, "release")
     assert "launch/auxiliary-loss" in names(read_settings(train.split(), {}), "release")
+
+
+def test_commands_of_ms_swift_and_llama_factory(tmp_path):
+    script = "export NNODES=2\nNPROC_PER_NODE=8 \\\nmegatron sft --model openai/gpt-oss-20b \\\n"
+    script += "  --tensor_model_parallel_size 2 --context_parallel_size $CP --packing true\n"
+    settings = read(tmp_path / "run.sh", script, CP="4")
+    assert (settings.program, settings.ranks) == ("ms-swift", 16)
+    assert settings.number("context_parallel_size", 1) == 4
+    assert settings.given("window_size"), "from the model"
+    assert "context_parallel_size is not known" in read(tmp_path / "run.sh", script).notes[-1]
+    with pytest.raises(InputError, match="is read from its YAML file"):
+        read(tmp_path / "run.sh", "llamafactory-cli train sft.yaml\n")

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +48,8 @@ LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
 LOGGED_ENOUGH = 20
 """Lines of logged arguments that make a log."""
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
+SWIFT = frozenset(product(("swift", "megatron"), ("sft", "pt", "rlhf")))
+"""How commands of ms-swift begin."""
 ENOUGH = 2
 """Overrides that make a command one of a program that takes them."""
 
@@ -126,9 +129,18 @@ def of_command(
 
     Args:
         environment: Variables that hold where it runs.
+
+    Raises:
+        InputError: It is one of LLaMA-Factory, whose settings stand in another file.
     """
-    if words and words[0].rpartition("/")[2] == "ray" and "--" in words:
+    starts = [word.rpartition("/")[2] for word in words[:1]] + list(words[1:2])
+    if starts[:1] == ["ray"] and "--" in words:
         return _of_ray(words, environment, source)
+    if tuple(starts) in SWIFT:
+        return _of_swift(words, environment, source)
+    if starts == ["llamafactory-cli", "train"]:
+        remedy = "give the file that follows llamafactory-cli train"
+        raise InputError(source, f"LLaMA-Factory is read from its YAML file; {remedy}")
     fields = overrides_of(words)
     if len(fields) < ENOUGH or not program_of(fields):
         return None
@@ -180,6 +192,20 @@ def _launcher(
     except InputError:
         return None
     return None if found is None or found.unknown else (found.nodes, found.ranks_per_node)
+
+
+def _of_swift(words: Sequence[str], environment: Mapping[str, str], source: str) -> Settings:
+    """Settings of ``megatron sft --NAME VALUE ...``, as ms-swift is started."""
+    flags = Flags(tuple(words[2:]))
+    given = {name.lstrip("-"): flags.get(name) or ("true",) for name in flags.names()}
+    known = {name: " ".join(value) for name, value in given.items() if not any(map(marks, value))}
+    settings = of_fields(known, source, "ms-swift")
+    notes = [f"the value of {name} is not known without running the script"
+             for name in given if name not in known and DECIDES.search(name)]  # fmt: skip
+    each = whole_number(environment.get("NPROC_PER_NODE", ""))
+    nodes = whole_number(environment.get("NNODES", "1"))
+    ranks = nodes * each if nodes and each else None
+    return replace(settings, ranks=ranks, ranks_per_node=each, notes=(*settings.notes, *notes))
 
 
 def _of_ray(words: Sequence[str], environment: Mapping[str, str], source: str) -> Settings | None:

@@ -9,7 +9,7 @@ from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.facts import NEW, Facts, power_below
 from ringproof.doctor.repair import changes
 from ringproof.doctor.rule import Effect
-from ringproof.doctor.settings import TITLES
+from ringproof.doctor.settings import TITLES, WITHOUT_MEGATRON
 
 MOST_NAMES = 8
 """Settings that a line of the report names."""
@@ -19,7 +19,8 @@ def lines(examination: Examination, after: Examination) -> Iterator[str]:
     """Yield the report of one line of upstream; ``after`` is the repaired configuration."""
     settings, stack = examination.settings, examination.stack
     yield f"{settings.source}, read as {TITLES[settings.program]}"
-    yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
+    if settings.program not in WITHOUT_MEGATRON:
+        yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
     for name, value in sizes(examination.facts).items():
         whole = f"{value:g}" if isinstance(value, float) else str(value)
         shown = ", ".join(value) if isinstance(value, list) else whole
@@ -47,10 +48,12 @@ def basis(examination: Examination) -> Iterator[str]:
     decided, left = examination.decided, examination.left
     some = f": {', '.join(decided[:MOST_NAMES])}" if decided else ""
     more = ", ..." if len(decided) > MOST_NAMES else ""
-    yield f"rests on {len(decided)} settings that rules looked at{some}{more}"
+    count = f"{len(decided)} setting{'s' if len(decided) != 1 else ''}"
+    yield f"rests on {count} that rules looked at{some}{more}"
     if left:
         more = ", ..." if len(left) > MOST_NAMES else ""
-        yield f"not examined: {len(left)} others: {', '.join(left[:MOST_NAMES])}{more}"
+        others = f"{len(left)} other{'s' if len(left) > 1 else ''}"
+        yield f"not examined: {others}: {', '.join(left[:MOST_NAMES])}{more}"
 
 
 def _finding(finding: BrokenRule) -> Iterator[str]:
