@@ -52,7 +52,9 @@ class FitCommand(CacheOptions):
         None, "Entries of the tokenizer's vocabulary, where they are in a file.", least=2
     )
     ranks: tuple[int, ...] = option(
-        (), "Ranks to measure.  [default: the first, a middle and the last pipeline stage]"
+        (),
+        "Ranks to measure.  [default: one of the first, a middle and the last pipeline stage; of "
+        "up to 8 stages where they have unlike layers]",
     )
     vary: tuple[str, ...] = option(
         (),

@@ -18,6 +18,11 @@ STEPS = 2
 """Optimizer states appear in the first step; the second shows the memory of all others."""
 VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
 """Entries of tokenizers whose files are always the same."""
+NULL_TOKENIZER_IDS = "--null-tokenizer-pad-id"
+"""Option of the upstreams whose tokenizer without files has as many entries as it is told.
+
+It came with Megatron-Core 0.18; before it, there is one entry more, for the end of a document.
+"""
 DEFAULT = "GPT2BPETokenizer"
 """Upstream's tokenizer where a launch names none and has a file of merges."""
 NO_DATA = "Nothing of the memory of a GPU: tokens, lengths of documents, blends and splits."
@@ -107,26 +112,29 @@ def full_size(
 
 def _tokens(draft: Draft, vocabulary: int | None) -> None:
     """Put mock data and a tokenizer without files in the place of real ones."""
-    entries = vocabulary or _vocabulary(draft.flags)
+    end = int(NULL_TOKENIZER_IDS not in draft.options)
+    entries = vocabulary or _vocabulary(draft.flags, end)
     draft.drop([n for n, why in DROPPED.items() if why == DATA and n not in SET], NO_DATA)
     draft.put_all("--mock-data", (), NO_DATA)
     draft.put("--tokenizer-type", "NullTokenizer", NO_VOCABULARY)
-    # Upstream's tokenizer without files has one entry more, for the end of a document.
-    draft.put("--vocab-size", entries - 1, NO_VOCABULARY)
+    draft.put("--vocab-size", entries - end, NO_VOCABULARY)
     draft.put("--num-workers", 0, NO_DATA)
     if draft.flags.has("--sft") or draft.flags.has("--use-varlen-dataset"):
-        draft.put("--null-tokenizer-pad-id", 0, NO_VOCABULARY)
+        draft.put(NULL_TOKENIZER_IDS, 0, NO_VOCABULARY)
 
 
-def _vocabulary(flags: Flags) -> int:
+def _vocabulary(flags: Flags, end: int) -> int:
     """Return the entries of the launch's vocabulary.
+
+    Args:
+        end: Entries that upstream's tokenizer without files has besides those of ``--vocab-size``.
 
     Raises:
         InputError: It is in a file.
     """
     kind = flags.one("--tokenizer-type") or (DEFAULT if flags.has("--merge-file") else "")
     if flags.has("--vocab-size"):
-        return flags.integer("--vocab-size", 0) + (kind == "NullTokenizer")
+        return flags.integer("--vocab-size", 0) + (end if kind == "NullTokenizer" else 0)
     if kind in VOCABULARIES:
         return VOCABULARIES[kind]
     sentence = (

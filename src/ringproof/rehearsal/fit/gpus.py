@@ -14,7 +14,8 @@ MIB = 1 << 20
 CUBLAS_BYTES = 64 * MIB
 CUBLAS_SOURCE = (
     "two cuBLAS workspaces of 32 MiB, which torch allocates on Hopper for the forward and the "
-    "backward thread; the recorded runs of upstream on H100 differ from the ledger by this number"
+    "backward thread; of ten peaks that upstream recorded on H100s, one differs from the ledger by "
+    "this number and the others by up to 18 MiB more; not measured on other GPUs"
 )
 CONTEXT_BYTES = 1 * GIB
 CONTEXT_SOURCE = (
@@ -28,17 +29,22 @@ class Gpu:
     """A GPU's memory.
 
     Attributes:
-        bytes: Memory that programs may use.
+        bytes: Its whole memory, as torch reports it where that is known.
     """
 
     name: str
     bytes: int
 
 
-NAMED: Mapping[str, int] = MappingProxyType(
-    {"a100": 81920, "h100": 81559, "h200": 143771, "b200": 183359}
-)
-"""MiB that ``nvidia-smi`` names as the total of the largest SXM version of each."""
+NAMED: Mapping[str, int] = MappingProxyType({
+    "a100": int(79.25 * GIB), "h100": int(79.11 * GIB), "h200": 143771 * MIB, "b200": 183359 * MIB,
+})  # fmt: skip
+"""Bytes of the largest SXM version of each.
+
+Of A100 and H100, the total that torch printed in a public report: levihsu/OOTDiffusion issue 235
+and vllm-project/vllm issue 27508. Of H200 and B200, the total that ``nvidia-smi`` shows, since no
+such report was found; torch's is a little smaller, by about 0.5 GiB on H100.
+"""
 
 
 def gpu(text: str) -> Gpu:
@@ -49,7 +55,7 @@ def gpu(text: str) -> Gpu:
     """
     name = text.lower()
     if name in NAMED:
-        return Gpu(name.upper(), NAMED[name] * MIB)
+        return Gpu(name.upper(), NAMED[name])
     number = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)(gib)?", name)
     if number is None or not float(number[1]):
         known = ", ".join(NAMED)
