@@ -136,6 +136,8 @@ def test_what_a_launch_asks_for_in_words() -> None:
     assert str(read_request([])) == "no context parallelism"
     assert str(read_request(["--context-parallel-size", "4"])) == "p2p over 4 ranks"
     assert str(read_request(["--dynamic-context-parallel"])) == "Dynamic CP with p2p"
+    levels = ("--hierarchical-context-parallel-sizes", "\u00b2", "9" * 5000, "2")
+    assert read_request(levels).levels == (2,)
     for line, feature in (
         ("", "none"),
         ("--context-parallel-size 2", "p2p"),

@@ -176,6 +176,14 @@ def test_a_length_keeps_its_remainder(off: int, layout: str) -> None:
     assert flags.integer("--seq-length", 0) < 1024
 
 
+@pytest.mark.parametrize("digits", ["\u00b2", "9" * 5000])
+def test_digits_that_are_no_number_are_left_to_upstream(digits: str) -> None:
+    names = ("--pad-packed-seq-alignment", "--moe-layer-freq")
+    line = "--dynamic-context-parallel --max-seqlen-per-dp-cp-rank 1024 --use-varlen-dataset"
+    _, flags = small(f"{line} --mock-data {names[0]} {digits} {names[1]} {digits}", 8)
+    assert [flags.one(name) for name in names] == [digits, digits]
+
+
 def test_positions_windows_and_budgets_shrink_in_proportion() -> None:
     line = ("--dynamic-context-parallel --window-size 2048,0 --max-seqlen-per-dp-cp-rank 1024 "
             "--pad-packed-seq-alignment 1024 --use-varlen-dataset --mock-data")  # fmt: skip

@@ -184,6 +184,8 @@ def test_a_refusal_has_file_and_line() -> None:
     assert stop.message == "AssertionError: no good"
     unknown = refusal_of(Failure("died", 0, "ended by signal SIGKILL"), [])
     assert (unknown.file, unknown.line) == ("", None)
+    for odd in ("\u00b2", "9" * 5000):
+        assert refusal_of(Failure("raised", 0, "", f"a.py:{odd}"), []).line is None
 
 
 FRAMES = ("validate_args", "get_dynamic_data_context_parallel_groups", "build_layer")

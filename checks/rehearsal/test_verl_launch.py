@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shlex
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -173,6 +174,19 @@ def test_a_model_at_hand_decides_by_its_own_file(tmp_path: Path) -> None:
     model = tiny_model(str(tmp_path), Divisors(1, 1, 1))
     assert model.config["model_type"] == "llama" and model.config["tie_word_embeddings"]
     assert model.config["hidden_size"] < 4096 and "config.json" in model.source
+
+
+def test_fields_of_a_model_are_kept_or_named(tmp_path: Path) -> None:
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28}
+    given = {"model_type": "qwen2", "rope_scaling": scaling, "layer_types": None, **windows}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    model = tiny_model(str(tmp_path), Divisors(1, 1, 1))
+    assert model.config["rope_scaling"] == scaling and not windows.keys() & model.config.keys()
+    one = draft()
+    small_verl.put_model(one, SFT, "/tiny", model.left_out)
+    (change,) = (change for change in one.changes if change.what == "model.path")
+    assert "no use_sliding_window, sliding_window, max_window_layers." in change.hides
 
 
 @pytest.mark.parametrize("path", ["Qwen/Qwen3-VL-8B", "mine/secret", ""])

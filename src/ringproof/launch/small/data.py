@@ -6,6 +6,7 @@ import json
 import re
 
 from ringproof.launch.left_out import DATA, DROPPED
+from ringproof.launch.shell.parse import whole_number
 from ringproof.launch.small.draft import Draft, stepped
 from ringproof.launch.small.layout import Layout
 
@@ -83,9 +84,9 @@ def _shrink_budget(draft: Draft, before: Layout, after: Layout, lengths: tuple[i
     unit = SHORTEST if enough else 1
     value = max(-(-exact // unit) * unit, 1)
     draft.put(name, value, BUDGET)
-    alignment = draft.flags.one("--pad-packed-seq-alignment")
-    if alignment and alignment.isdecimal():
-        padded = value if int(alignment) == budget else max(int(alignment) * value // budget, 1)
+    alignment = whole_number(draft.flags.one("--pad-packed-seq-alignment") or "")
+    if alignment is not None:
+        padded = value if alignment == budget else max(alignment * value // budget, 1)
         draft.put("--pad-packed-seq-alignment", padded, BUDGET)
 
 

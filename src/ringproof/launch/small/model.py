@@ -9,6 +9,7 @@ from math import lcm
 from types import MappingProxyType
 
 from ringproof.errors import InputError, shown
+from ringproof.launch.shell.parse import whole_number
 from ringproof.launch.small.draft import Draft
 from ringproof.launch.small.layout import Layout
 
@@ -133,7 +134,7 @@ def _shrink_patterns(draft: Draft, count: int, fewer: int, step: int) -> int:
         values = listed(given, name)
         if values is not None:
             lists[name] = values
-        elif given.isdecimal() and int(given) > 2:
+        elif (whole_number(given) or 0) > 2:
             draft.put(name, 2, LAYERS)
     kinds = draft.flags.get("--cp-comm-type") or ()
     if len(kinds) == count and count > 1:

@@ -28,7 +28,7 @@ RATE = 1e-3
 
 DATA = "The data: its lengths, its tokens, and where they come from."
 LENGTHS = "Lengths themselves; limits of tokens keep their ratio to the longest sequence."
-MODEL = "The model's own sizes, weights and vocabulary; its family and its kinds of layers stay."
+MODEL = "The model's own sizes, weights and vocabulary; its family and where it has experts stay."
 STEPS = "Everything after the first steps."
 OPTIMIZER = "The learning rate's own schedule; with this rate a wrong gradient shows in the losses."
 FILES = "Files, services and logs that the launch reads and writes."
@@ -287,13 +287,18 @@ def _leave_out(draft: OverrideDraft, places: Places) -> None:
     draft.put_given(f"{engine}.use_dist_checkpointing", False, FILES)
 
 
-def put_model(draft: OverrideDraft, module: str, folder: str) -> None:
-    """Put the tiny model's folder in the place of the model."""
+def put_model(draft: OverrideDraft, module: str, folder: str, left_out: Sequence[str] = ()) -> None:
+    """Put the tiny model's folder in the place of the model.
+
+    Args:
+        left_out: Fields of the model's own configuration that the tiny one does not have.
+    """
     at = PLACES[module].model
+    hides = f"{MODEL} It also has no {', '.join(left_out)}." if left_out else MODEL
     for name, value in (("path", folder), ("hf_config_path", None), ("tokenizer_path", None),
                         ("custom_chat_template", None), ("external_lib", None)):  # fmt: skip
         if value is not None or draft.get(f"{at}.{name}") is not None:
-            draft.put(f"{at}.{name}", value, MODEL)
+            draft.put(f"{at}.{name}", value, hides if name == "path" else MODEL)
     draft.put(f"{at}.override_config.attn_implementation", "eager", KERNELS)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ringproof.launch.flags import Flags
+from ringproof.launch.shell.parse import whole_number
 from ringproof.launch.small.layout import DYNAMIC, layout
 from ringproof.rehearsal.protocol.reports import AttentionCall, RankReport
 
@@ -179,7 +180,7 @@ def read_request(arguments: Sequence[str]) -> RequestedPath:
         dynamic=any(flags.has(name) for name in DYNAMIC),
         size=flags.integer("--context-parallel-size", 1),
         comm_types=flags.get("--cp-comm-type") or ("p2p",),
-        levels=tuple(int(level) for level in levels if level.isdecimal()),
+        levels=tuple(size for size in map(whole_number, levels) if size is not None),
     )
 
 

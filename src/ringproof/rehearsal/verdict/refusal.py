@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.cards.loading import find_cards, load_card
+from ringproof.launch.shell.parse import whole_number
 from ringproof.logs.diagnosis.symptoms import load_index
 from ringproof.rehearsal.protocol.reports import Failure, RankReport
 
@@ -72,7 +73,7 @@ def refusal_of(
         rank=None if failure.kind == "import" else failure.rank,
         message=message,
         file=file,
-        line=int(line) if line.isdecimal() else None,
+        line=whole_number(line),
         symbol=failure.symbol,
         iteration=max((len(report.iterations) for report in reports), default=0),
         waiting=dict(failure.waiting),

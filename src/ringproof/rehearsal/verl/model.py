@@ -43,16 +43,23 @@ EXPERT_FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 KEPT = (
     "tie_word_embeddings", "attention_bias", "hidden_act", "rms_norm_eps", "norm_topk_prob",
-    "rope_theta", "mlp_only_layers", "decoder_sparse_step",
+    "rope_theta", "rope_scaling", "rope_parameters", "mlp_only_layers", "decoder_sparse_step",
 )  # fmt: skip
+DROPPED = ("use_sliding_window", "sliding_window", "layer_types", "max_window_layers")
 
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A configuration for transformers, and where its family is from."""
+    """A configuration for transformers.
+
+    Attributes:
+        source: Where its family is from.
+        left_out: Fields on windows of attention that only the launch's own model has.
+    """
 
     config: Mapping[str, Any]
     source: str
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ def tiny_model(path: str, divisors: Divisors) -> TinyModel:
             f"name a folder with a config.json of {', '.join(KNOWN_TYPES)}"
         )
         raise InputError("model.path", sentence)
-    return TinyModel(_config(kind, given, divisors), source)
+    left_out = tuple(name for name in DROPPED if given.get(name))
+    return TinyModel(_config(kind, given, divisors), source, left_out)
 
 
 def _read(file: Path) -> dict[str, Any]:

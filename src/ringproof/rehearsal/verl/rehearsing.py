@@ -239,7 +239,7 @@ class _Runs:
         problem = (outcome.ranks[0].results or {}).get("problem")
         if problem:
             raise InputError("the launch", f"verl refuses it: {problem}; correct it")
-        small_verl.put_model(draft, self._launch.module, str(folder / "model"))
+        small_verl.put_model(draft, self._launch.module, str(folder / "model"), tiny.left_out)
 
     def _small(self, draft: OverrideDraft, after: Layout) -> SmallProgram:
         """Return the program of a draft."""
