@@ -35,7 +35,8 @@ from ringproof.rehearsal.protocol.traffic import GroupTraffic
 OPTIONS = frozenset({
     "--train-iters", "--global-batch-size", "--mock-data", "--tokenizer-type", "--vocab-size",
     "--num-workers", "--eval-iters", "--log-interval", "--fp8-format", "--data-path", "--lr",
-    "--attention-backend", "--tokenizer-model", "--rampup-batch-size",
+    "--no-check-for-nan-in-loss-and-grad", "--attention-backend", "--tokenizer-model",
+    "--rampup-batch-size",
 })  # fmt: skip
 ARGUMENTS = (
     "--num-layers 32 --micro-batch-size 2 --global-batch-size 1024 --pipeline-model-parallel-size 4"
@@ -86,6 +87,7 @@ def test_a_launch_keeps_its_sizes_and_loses_its_files() -> None:
     assert flags.one("--global-batch-size") == str(2 * 4 * 2 * 2)
     assert (flags.one("--tokenizer-type"), flags.one("--vocab-size")) == ("NullTokenizer", "50256")
     assert flags.one("--attention-backend") == "fused"
+    assert flags.has("--no-check-for-nan-in-loss-and-grad")
     assert not flags.has("--data-path") and not flags.has("--fp8-format")
     assert program.environment == {"NVTE_X": "1"}
     changed = " ".join(change.what for change in program.changes)

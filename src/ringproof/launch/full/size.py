@@ -31,6 +31,7 @@ FEWER = (
     "Nothing of the memory once every pipeline stage has been filled. TFLOP and traffic of a step "
     "are those of fewer microbatches; only gradients and parameters are sent once in a step."
 )
+NO_VALUES = "Checks of values: most tensors have no content, so that a loss can be NaN."
 NO_EVALUATION = "Evaluation, whose memory is smaller."
 FP8 = "FP8 and FP4: the run is in the launch's other precision, so that the memory differs."
 GRAPHS = "CUDA graphs and the memory pools that they keep."
@@ -93,6 +94,8 @@ def full_size(
     batch = _batch(draft, sizes, step, whole)
     fewer_steps(draft, STEPS, batch)
     draft.put("--eval-iters", 0, NO_EVALUATION)
+    draft.put_all("--no-check-for-nan-in-loss-and-grad", (), NO_VALUES)
+    draft.put("--rerun-mode", "disabled", NO_VALUES)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
     for why in dict.fromkeys(why for why in DROPPED.values() if why != DATA):
         draft.drop([name for name, reason in DROPPED.items() if reason == why], why)
