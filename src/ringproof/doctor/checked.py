@@ -22,7 +22,7 @@ from ringproof.launch.reading import Launch
 CHECKPOINT = "--use-checkpoint-args"
 SECONDS = 120.0
 MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
-"""What upstream says about a package that is not here, which is no refusal."""
+"""Messages about a package that this machine lacks; they do not count as a refusal."""
 
 
 @dataclass(frozen=True)
