@@ -88,6 +88,25 @@ class Action:
             values[f"steps.{step.get('id')}.outputs.{name}"] = value
 
 
+def obeyed(printed: str) -> list[str]:
+    """The lines of a step's output that GitHub's runner obeys.
+
+    It takes a line that begins with ``::`` after blanks, and one with ``##[`` anywhere, unless
+    ``::stop-commands::WORD`` went before and ``::WORD::`` did not come since.
+    """
+    found, word = [], ""
+    for line in printed.splitlines():
+        text = line.lstrip()
+        if word:
+            word = "" if text == f"::{word}::" else word
+        elif text.startswith("::stop-commands::"):
+            word = text.removeprefix("::stop-commands::")
+        elif text.startswith("::") or "##[" in text:
+            found.append(text)
+    assert not word, "commands stay switched off for the steps that follow"
+    return found
+
+
 def evaluate(text: str, values: Mapping[str, str], *, missing: str | None = None) -> str:
     """A text with its ``${{ }}`` expressions replaced; only plain names are understood.
 

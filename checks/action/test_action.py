@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from checks.action.installed import ROOT, copy_of_ringproof, offline_environment
-from checks.action.runner import Action, evaluate
+from checks.action.runner import Action, evaluate, obeyed
 from checks.fences.trees import CODE, checkout, fence
 from checks.findings.sarif_structure import sarif_problems
 from checks.prove.miniature import anchor, claim, miniature
@@ -43,14 +43,14 @@ def skill(root: Path, body: str = "", name: str = "one") -> Path:
 
 def test_the_defaults_lint_the_folder_skills(action: Action, tmp_path: Path) -> None:
     good = action.run(skill(tmp_path / "good"), only="Run")
-    assert (good.code, good.stdout, good.outputs) == (0, "", {"sarif": ""})
-    assert "1 skills, 1 files: 0 errors" in good.stderr
+    assert (good.code, obeyed(good.stdout), good.outputs) == (0, [], {"sarif": ""})
+    assert "1 skills, 1 files: 0 errors" in good.stdout
     bad = action.run(skill(tmp_path / "bad", "[x](none.md)\n"), only="Run")
     assert bad.code == 1
     assert bad.stdout.startswith("::error file=skills/one/SKILL.md,line=5,title=RP201::")
     nothing = action.run(tmp_path, only="Run", paths="good/skills/none")
-    assert (nothing.code, nothing.stdout) == (2, "")
-    assert nothing.stderr.startswith("error: PATH: 'good/skills/none' does not exist")
+    assert (nothing.code, obeyed(nothing.stdout)) == (2, [])
+    assert "\nerror: PATH: 'good/skills/none' does not exist" in nothing.stdout
 
 
 def test_all_steps_in_order_install_and_run(action: Action, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_several_paths_stand_on_lines_of_their_own(action: Action, tmp_path: Pat
     skill(tmp_path / "a b", "[x](none.md)\n")
     skill(tmp_path / "c", "[x](none.md)\n", name="two")
     done = action.run(tmp_path, only="Run", paths="a b\r\n\nc\n".replace("\r", ""))
-    assert len(done.stdout.splitlines()) == 2
+    assert len(obeyed(done.stdout)) == 2
     refused = action.run(tmp_path, only="Run", paths="a b\nc", command="fences")
     assert (refused.code, refused.stdout) == (2, "::error title=ringproof::fences takes one path\n")
 
@@ -101,7 +101,7 @@ def test_anchors_with_upstreams_and_sarif(action: Action, tmp_path: Path) -> Non
         tmp_path, only="Run", sarif="out.sarif", upstreams="demo=git:nowhere@main", **given
     )
     assert (refused.code, refused.outputs) == (2, {"sarif": ""})
-    assert "is not a folder" in refused.stderr
+    assert "is not a folder" in refused.stdout
     given["arguments"] += "--upstream=demo=dir:."
     assert action.run(tmp_path, only="Run", **given).code == 1
 

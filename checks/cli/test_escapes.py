@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from checks.action.installed import ROOT
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.main import app
 from ringproof.cli.output import echo_text, write_result
+from ringproof.findings.finding import Finding, Report, Rule
+from ringproof.findings.formats import print_report
 
 HOSTILE = "one\x1b]0;x\x07 two\x9b2J \u202ethree\ttab\n"
 
@@ -30,6 +34,24 @@ def test_a_text_is_exact_unless_a_terminal_shows_it(
     shown = capsys.readouterr().out
     assert ("\x1b" in shown or "\x9b" in shown) is not terminal
     assert terminal or shown == HOSTILE
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_console_shows_findings_without_escapes(
+    capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    finding = Finding("RA101", f"{HOSTILE}.md", 1, HOSTILE, details=(HOSTILE,))
+    report = Report((Rule("RA101", "x", "error", "y"),), (finding,), ("end",))
+    print_report(report, HarmlessConsole(force_terminal=terminal, color_system=None))
+    shown = capsys.readouterr().out
+    assert shown.count("\\u202ethree") == 2 and shown.count("\\u009b2J") == 2
+    assert not set("\x1b\x07\x9b\u202e") & set(shown)
+
+
+def test_every_command_prints_on_that_console() -> None:
+    texts = [path.read_text("utf-8") for path in (ROOT / "src/ringproof/cli").glob("*.py")]
+    assert not any(re.search(r"(?<![\w.])Console\((?!\))", text) for text in texts)
+    assert sum(text.count("HarmlessConsole(") for text in texts) >= 10
 
 
 def test_the_doctor_prints_a_hostile_launch_without_escapes(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
 from ringproof.budget import Machine
 from ringproof.cache import default_cache
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import RunOptions
@@ -84,8 +84,8 @@ def conform(options: ConformCommand) -> None:
     if options.json_path:
         write_json(records.as_json(record), options.json_path)
     if options.json_path != "-":
-        console = Console()
-        wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+        console = HarmlessConsole()
+        wide = console if console.is_terminal else HarmlessConsole(width=TABLE_WIDTH)
         table.print_record(record, records.shipped(), wide)
     if other is not None:
         typer.echo(table.against(record, other), err=True)

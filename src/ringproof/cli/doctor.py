@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from ringproof.budget import Machine
 from ringproof.cards.card import Card
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import (
     SourceOptions,
     command_of,
@@ -157,7 +157,7 @@ def _checked(examination: Examination, options: DoctorCommand) -> checked.Checke
         raise _no_checkout("--checks")
     require_packages("doctor --checks")
     folder = Path("build/rehearsal") / f"checks-{_name(launch)}"
-    with rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
         return checked.ask(
             launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
             offline=options.offline, progress=lambda phase, line: progress(phase, brief(line)),
@@ -193,7 +193,7 @@ def _rehearsed(examination: Examination, options: DoctorCommand) -> rehearsed.Re
         offline=options.offline,
         machine=Machine.here(),
     )
-    with rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
         result = rehearse(request, progress)
     return rehearsed.judge(examination, result.main)
 

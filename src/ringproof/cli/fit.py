@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import CacheOptions, command_of, json_option
 from ringproof.cli.output import write_result
 from ringproof.cli.rehearse import (
@@ -100,7 +99,7 @@ def fit(options: FitCommand) -> None:
         offline=options.offline,
     )
     settings = combinations(options.vary) if options.vary else ()
-    with rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
 
         def tell(phase: str, line: str) -> None:
             progress(phase, brief(line))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_result import Result, inputs_of
 from ringproof.reference.graphs.sizing import GraphCapacity
@@ -34,7 +34,7 @@ def amount(value: float, unit: str) -> str:
 
 def print_result(result: Result) -> None:
     """Print a plan's numbers and the picture of its first microbatches."""
-    console = Console()
+    console = HarmlessConsole()
     graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
     for name, value in itertools.chain(summary(result), graphs):
         line = Text(f"{name:<16}", "dim")

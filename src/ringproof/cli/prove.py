@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import SkillOptions, UpstreamOptions, command_of, json_option
 from ringproof.cli.output import write_json, write_text
 from ringproof.cli.upstream import bring_missing
@@ -71,7 +71,7 @@ def prove(options: ProveCommand) -> None:
     those beside the folder of the skills, in checks/ and smoke/. Exit code 1: a statement is
     refuted, a card had no proof executed, or not everything ran. Example: ringproof prove --quick
     """
-    console = Console(stderr=True)
+    console = HarmlessConsole(stderr=True)
     with workplace(options.folder) as place:
         request = options.request(place)
         missing = bring_missing(request, console)
@@ -92,7 +92,7 @@ def prove(options: ProveCommand) -> None:
         }
         write_json(summary, options.json_path)
     printed = "-" in (options.json_path, options.html)
-    print_records(result.records, result.problems, console if printed else Console())
+    print_records(result.records, result.problems, console if printed else HarmlessConsole())
     typer.echo(f"report: {options.out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)

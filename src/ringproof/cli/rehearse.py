@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ringproof.budget import Machine
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import (
     CacheOptions,
     command_of,
@@ -140,7 +141,7 @@ def rehearse(options: RehearseCommand) -> None:
         offline=options.offline,
         machine=None if options.force else Machine.here(),
     )
-    with rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
 
         def tell(phase: str, line: str) -> None:
             progress(phase, brief(line))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import json_option
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
@@ -74,7 +74,7 @@ class Outputs:
         else:
             for line in details:
                 typer.echo(line)
-            print_report(report, Console())
+            print_report(report, HarmlessConsole())
 
 
 def _fingerprints(path: str) -> Mapping[int, str]:

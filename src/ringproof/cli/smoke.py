@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
 from ringproof.budget import Machine
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import CacheOptions, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
@@ -197,7 +197,7 @@ def _run(pair: Pair, options: SmokeCommand) -> tuple[str, ...]:
         launcher.require_gpus(pair.setting.ranks)
     elif not options.force:
         launcher.estimate(pair.setting.ranks_per_node).check(Machine.here())
-    with rank_progress(Console(stderr=True)) as progress:
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
         return tuple(launcher.run_pair(pair, timeout=options.timeout, progress=progress))
 
 

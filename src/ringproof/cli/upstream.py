@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from ringproof.cards import Card, find_cards, load_card
+from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import SkillOptions, command_of, json_option
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError, shown
@@ -81,7 +82,7 @@ def fetch(options: FetchCommand) -> None:
     if options.wheels:
         wanted = Wanted((), wanted.wheels)
     how: Any = {"urls": _parse_servers(options.servers, wanted), "patience": options.patience}
-    provision = Provision(cache, Console(stderr=True), typer.echo, **how)
+    provision = Provision(cache, HarmlessConsole(stderr=True), typer.echo, **how)
     short = provision.bring(wanted, branches=options.branches)
     if short:
         *others, last = _by_reason(short)
