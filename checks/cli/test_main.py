@@ -46,6 +46,14 @@ def test_help_loads_no_command() -> None:
     assert set(loaded.split()) == {"ringproof", *(f"ringproof.{name}" for name in small)}
 
 
+@pytest.mark.parametrize(
+    ("short", "long"), [("-h", "--help"), ("-V", "--version"), ("doctor -h", "doctor --help")]
+)
+def test_short_options_do_what_the_long_ones_do(short: str, long: str) -> None:
+    shown = [ringproof(*words.split()).stdout for words in (short, long)]
+    assert shown[0] == shown[1] != ""
+
+
 def test_every_command_of_the_help_can_be_loaded() -> None:
     root = typer.main.get_command(command.app)
     for name in root.commands:

@@ -29,28 +29,41 @@ from ringproof.errors import InputError, printable, shown
 CLOSED_PIPE = 141
 """Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
 
-_HELP = MappingProxyType(
+_GROUPS = MappingProxyType(
     {
-        "anchors": "Find and check the places in upstream's code that cards point to.",
-        "card": "Print the JSON Schema of cards, for editors.",
-        "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
-        "doctor": "Examine the configuration of a training job before it starts.",
-        "fences": "Check the code and line numbers that documents quote.",
-        "fit": "Measure what a launch takes of a GPU's memory, without a GPU.",
-        "lint": "Check agent skills against the specification and for safety.",
-        "logs": "Read what the logs of a run prove.",
-        "parity": "Compare CP attention with attention on one rank.",
-        "plan": "Plan a batch: microbatches, CP groups and the gain over static CP.",
-        "prove": "Run the proofs of the skills and give a verdict on each statement.",
-        "rehearse": "Run a training launch in small on the CPU of this machine.",
-        "render": "Fill the generated blocks of skills from their cards.",
-        "skills": "List, print and install the skills.",
-        "smoke": "Run upstream's training program on a cluster, with a feature on and off.",
-        "stack": "Say which upstream a checkout is, and what of the skills holds in it.",
-        "train": "Train a tiny model with any mix of parallelism.",
-        "upstream": "Bring the upstream code that cards name to this machine.",
+        "Before a run": {
+            "doctor": "Examine the configuration of a training job before it starts.",
+            "rehearse": "Run a training launch in small on the CPU of this machine.",
+            "fit": "Measure what a launch takes of a GPU's memory, without a GPU.",
+            "stack": "Say which upstream a checkout is, and what of the skills holds in it.",
+            "plan": "Plan a batch: microbatches, CP groups and the gain over static CP.",
+        },
+        "After a run": {
+            "logs": "Read what the logs of a run prove.",
+        },
+        "Is it correct": {
+            "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
+            "parity": "Compare CP attention with attention on one rank.",
+            "smoke": "Run upstream's training program on a cluster, with a feature on and off.",
+            "train": "Train a tiny model with any mix of parallelism.",
+        },
+        "Use the skills": {
+            "skills": "List, print and install the skills.",
+        },
+        "Write and prove skills": {
+            "prove": "Run the proofs of the skills and give a verdict on each statement.",
+            "lint": "Check agent skills against the specification and for safety.",
+            "fences": "Check the code and line numbers that documents quote.",
+            "anchors": "Find and check the places in upstream's code that cards point to.",
+            "upstream": "Bring the upstream code that cards name to this machine.",
+            "render": "Fill the generated blocks of skills from their cards.",
+            "card": "Print the JSON Schema of cards, for editors.",
+        },
     }
 )
+"""One sentence for each command, in groups by what a user wants."""
+
+_HELP = MappingProxyType({name: text for group in _GROUPS.values() for name, text in group.items()})
 
 _KEPT = MappingProxyType(
     {
@@ -121,9 +134,11 @@ class _Commands(TyperGroup):
         self.commands = _Loaded()  # type: ignore[assignment] # nothing adds to it
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands, each with one sentence."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_HELP.items()))
+        """List the commands in their groups, each with one sentence."""
+        widest = max(map(len, _HELP))
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{widest}}", said) for name, said in commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; click would end silently on a broken pipe of any file."""
@@ -141,6 +156,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -153,7 +169,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        False, "--version", "-V", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     pass
