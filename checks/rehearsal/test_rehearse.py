@@ -146,6 +146,13 @@ def test_headlines(it: Variant, passed: bool, said: str) -> None:
     assert said in "\n".join(lines(rehearsal(it)))
 
 
+def test_what_was_shrunk_is_one_line_unless_asked() -> None:
+    short = "\n".join(lines(rehearsal(variant())))
+    assert "1 setting, such as --hidden-size 4096 -> 64; --verbose lists them" in short
+    assert "What <b>width</b> shows." not in short
+    assert "What <b>width</b> shows." in "\n".join(lines(rehearsal(variant()), verbose=True))
+
+
 def test_one_variant_that_fails_fails_both() -> None:
     both = rehearsal(variant(), variant(comm_type="a2a"))
     assert not both.passed
@@ -177,7 +184,7 @@ def test_two_variants_are_compared_in_words_and_share_what_is_equal() -> None:
     text = "\n".join(lines(Rehearsal(one, other, between, 3.0)))
     assert "Losses      The lm loss differs first in step 1: 4.9 against 5" in text
     assert "Paths       launch: p2p 2 in 4 calls; --cp-comm-type a2a: a2a 2 in 4 calls" in text
-    assert text.count("--hidden-size: 4096 -> 64") == 1
+    assert text.count("--hidden-size 4096 -> 64") == 1
     assert text.count("few roundings") == 1
     again = "\n".join(lines(Rehearsal(one, one, compare(one.outcome, one.outcome, "float32"), 3.0)))
     assert "equal in every digit" in again and "Paths       the same: p2p 2 in 4 calls" in again

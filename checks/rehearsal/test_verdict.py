@@ -219,6 +219,15 @@ def test_other_messages_find_none(message: str) -> None:
     assert find_pitfalls(message, "", None, "p2p") == ()
 
 
+def test_a_message_with_several_causes_names_them_all() -> None:
+    """The card's pitfall is about an old flag; the budget alone gives the same message."""
+    message = "AssertionError: Packed sequence buffer size (8) must be >= single sequence max length"
+    (found,) = find_pitfalls(message, "", SKILLS, "dynamic-cp")
+    assert found.id == "hybrid-alias"
+    assert "budget is below" in found.cause
+    assert "--max-seqlen-per-dp-cp-rank" in found.remedy
+
+
 @pytest.mark.parametrize(("other", "by", "step"), [
     (run(*LOSSES, evaluation=5.0), "nothing", 0),
     (run(5.5, 5.4, 5.2, 5.2, 5.1, evaluation=5.0), "loss", 3),

@@ -105,6 +105,7 @@ class RehearseCommand(CacheOptions, RunOptions):
         None, "Folder for logs.  [default: build/rehearsal/NAME]", metavar="DIR"
     )
     timeout: float = seconds(600, "Longest time of a run in seconds.")
+    verbose: bool = option(False, "List what was shrunk, and what each change can hide.")
     skills: Path = folder_option(knowing_skills)
 
 
@@ -152,7 +153,7 @@ def rehearse(options: RehearseCommand) -> None:
             result = rehearse(request, tell)
     if options.html:
         write_text(page(result), options.html, field="--html")
-    said = () if options.html == "-" else lines(result)
+    said = () if options.html == "-" else lines(result, verbose=options.verbose)
     write_result(as_json(result), said, options.json_path, good=result.passed)
 
 

@@ -22,7 +22,12 @@ SKILL_OF_FEATURE: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class KnownPitfall:
-    """A pitfall of a skill's card that an error message matches."""
+    """A pitfall of a skill's card that an error message matches.
+
+    Attributes:
+        cause: Why upstream prints the message, and ``remedy`` what to do. They are those of the
+            symptom index where it has them, since one message can have causes besides the pitfall.
+    """
 
     skill: str
     id: str
@@ -103,7 +108,9 @@ def find_pitfalls(
         return ()
     cards = {skill: load_card(path) for skill, path in find_cards(skills).items()}
     found = [
-        KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
+        KnownPitfall(
+            skill, pitfall.id, symptom.cause or pitfall.cause, symptom.remedy or pitfall.remedy
+        )
         for name in symptom.statements
         for skill, card in cards.items()
         for pitfall in card.pitfalls

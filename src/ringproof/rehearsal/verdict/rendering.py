@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from ringproof.errors import printable
+from ringproof.launch.small.draft import Change
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.pictures import PLOT, picture, plots
 from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal
@@ -15,6 +16,7 @@ from ringproof.templates import fill_template
 
 UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_GROUPS = 4  # of one kind that are named
+MOST_CHANGES = 2  # that are named in one line
 
 
 def page(rehearsal: Rehearsal) -> str:
@@ -22,12 +24,17 @@ def page(rehearsal: Rehearsal) -> str:
     return _rendered("rehearsal.html.j2", rehearsal)
 
 
-def lines(rehearsal: Rehearsal) -> Iterator[str]:
-    """Yield the lines for a terminal, without line ends and without what could steer it."""
-    yield from map(printable, _rendered("rehearsal.txt.j2", rehearsal).rstrip("\n").split("\n"))
+def lines(rehearsal: Rehearsal, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the lines for a terminal, without line ends and without what could steer it.
+
+    Args:
+        verbose: Whether to list each setting that was shrunk, with what the change can hide.
+    """
+    text = _rendered("rehearsal.txt.j2", rehearsal, verbose=verbose)
+    yield from map(printable, text.rstrip("\n").split("\n"))
 
 
-def _rendered(template: str, rehearsal: Rehearsal) -> str:
+def _rendered(template: str, rehearsal: Rehearsal, *, verbose: bool = True) -> str:
     filters = {
         "numbers": numbers,
         "size": size,
@@ -44,7 +51,9 @@ def _rendered(template: str, rehearsal: Rehearsal) -> str:
         "picture": picture,
         "plots": plots,
         "plot": PLOT,
+        "shrunk": shrunk,
         "taken": taken,
+        "verbose": verbose,
         "waiting_lines": waiting_lines,
     }
     return fill_template("ringproof.rehearsal.verdict", template, values, filters=filters)
@@ -64,6 +73,15 @@ def numbers(ranks: Sequence[int]) -> str:
     runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
     ends = [(members[0][1], members[-1][1]) for members in (list(run) for _, run in runs)]
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)
+
+
+def shrunk(changes: Sequence[Change]) -> str:
+    """Return in one line what was changed; the page and ``--verbose`` say what that can hide."""
+    first = [f"{one.what} {one.before} -> {one.after}" for one in changes if one.before and one.after]
+    named = ", ".join(first[:MOST_CHANGES])
+    such = f", such as {named}" if named else ""
+    settings = "setting" if len(changes) == 1 else "settings"
+    return f"{len(changes)} {settings}{such}; --verbose lists them and what each can hide"
 
 
 def taken(path: PathTaken) -> str:
