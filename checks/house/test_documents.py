@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from checks.running import ringproof
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "ringproof"
 DOCUMENTS = (
@@ -82,6 +84,14 @@ def test_the_readme_is_short_and_names_both_commands() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= README_LINES
     assert {"$ make prove QUICK=1", "$ make test"} <= set(lines)
+
+
+def test_the_readme_shows_what_doctor_says_of_the_example() -> None:
+    done = ringproof("doctor", "examples/train.sh", "--line", "dev", cwd=ROOT)
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.search(r"^refused: (?:.+\n)+?  remedy: .+$", done.stdout, re.MULTILINE)
+    assert said is not None and said[0] in shown
 
 
 def test_the_reading_order_names_what_exists() -> None:
