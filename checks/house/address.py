@@ -23,6 +23,10 @@ RELEASES = (
     ("CITATION.cff", re.compile(r"^version: (.+)$", re.MULTILINE)),
     (".claude-plugin/plugin.json", re.compile(r'"version": "(.+)"')),
     (".pre-commit-hooks.yaml", re.compile(r"rev: v(.+)$", re.MULTILINE)),
+    *(
+        (path.relative_to(ROOT).as_posix(), re.compile(r'^  version: "(.+)"$', re.MULTILINE))
+        for path in sorted(ROOT.glob("skills/*/SKILL.md"))
+    ),
 )
 """Files that repeat the version, each with where it stands there."""
 

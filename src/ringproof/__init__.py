@@ -1,3 +1,3 @@
 """Agent skills for context parallelism, each statement proven by something that runs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
