@@ -221,7 +221,8 @@ def test_other_messages_find_none(message: str) -> None:
 
 def test_a_message_with_several_causes_names_them_all() -> None:
     """The card's pitfall is about an old flag; the budget alone gives the same message."""
-    message = "AssertionError: Packed sequence buffer size (8) must be >= single sequence max length"
+    said = "Packed sequence buffer size (8) must be >= single sequence max length"
+    message = f"AssertionError: {said}"
     (found,) = find_pitfalls(message, "", SKILLS, "dynamic-cp")
     assert found.id == "hybrid-alias"
     assert "budget is below" in found.cause

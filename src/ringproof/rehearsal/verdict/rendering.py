@@ -77,7 +77,8 @@ def numbers(ranks: Sequence[int]) -> str:
 
 def shrunk(changes: Sequence[Change]) -> str:
     """Return in one line what was changed; the page and ``--verbose`` say what that can hide."""
-    first = [f"{one.what} {one.before} -> {one.after}" for one in changes if one.before and one.after]
+    valued = (one for one in changes if one.before and one.after)
+    first = [f"{one.what} {one.before} -> {one.after}" for one in valued]
     named = ", ".join(first[:MOST_CHANGES])
     such = f", such as {named}" if named else ""
     settings = "setting" if len(changes) == 1 else "settings"
