@@ -11,19 +11,23 @@ always the same, so that those that were run in a limited time are a sample.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import random
+import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
-from ringproof.launch.reading import read_test_case
+from ringproof.launch.full.size import FP8, GRAPHS
+from ringproof.launch.reading import Launch, read_test_case
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Refused
 from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES
 from ringproof.rehearsal.runs.outcome import UpstreamFails
@@ -31,44 +35,68 @@ from ringproof.rehearsal.runs.upstreams import open_megatron
 
 TESTS = Path("tests/functional_tests/test_cases")
 RECORD = "golden_values_dev_dgx_h100.json"
-SCRIPT = "pretrain_gpt.py"
+KINDS = ("gpt", "moe", "hybrid")
 PEAK, STEADY = "mem-max-allocated-bytes", "mem-allocated-bytes"
-LARGE = 0.02
+LARGE, USUAL = 0.02, 0.01
+RELEASE = re.compile(r"^TEST_TYPE:\s*[\"']?release", re.MULTILINE)
+NOT_SEEN = (FP8, GRAPHS)
+"""What a launch loses here so that its memory is another one."""
 
 
 def recorded(path: Path) -> dict[str, int]:
-    """Return bytes at the peak and between steps in a step after the first, if they are there."""
-    values, found = json.loads(path.read_text()), {}
-    for name in (PEAK, STEADY):
-        series = values.get(name)
-        steps = series.get("values", {}) if isinstance(series, dict) else {}
-        numbers = {int(step): at for step, at in steps.items() if isinstance(at, int | float)}
-        later = sorted(step for step in numbers if step > 1)
-        if later:
-            found[name] = int(numbers[later[0]])
-    return found if found.get(PEAK) else {}
+    """Return bytes at the peak and between steps in the step that is compared, if they are there.
+
+    That is the one after the first in which the memory between steps is that of most steps: until
+    then there are no states of the optimizer, which skips its first steps in float16.
+    """
+    values = json.loads(path.read_text())
+    series = {name: _series(values.get(name)) for name in (PEAK, STEADY)}
+    steady = series[STEADY]
+    usual = statistics.median(steady.values()) if steady else 0
+    first = next((step for step, at in steady.items() if abs(at - usual) <= USUAL * usual), 1)
+    step = next((step for step in series[PEAK] if step > first), None)
+    return {name: at[step] for name, at in series.items() if step in at} if step else {}
+
+
+def _series(given: Any) -> dict[int, int]:
+    """Return bytes by step; what is no number is left out."""
+    steps = given.get("values", {}) if isinstance(given, dict) else {}
+    numbers = {int(step): int(at) for step, at in steps.items() if isinstance(at, int | float)}
+    return dict(sorted(numbers.items()))
 
 
 def cases(root: Path) -> Iterator[Path]:
-    """Yield the folders of the tests that train a GPT and have recorded the peak."""
-    for kind in ("gpt", "moe"):
+    """Yield the folders of the tests of `KINDS` that have recorded the peak."""
+    for kind in KINDS:
         for path in sorted((root / TESTS / kind).glob(f"*/{RECORD}")):
             if (path.parent / "model_config.yaml").is_file() and recorded(path):
                 yield path.parent
 
 
-def compared(fitting: Fitting, folder: Path) -> dict[str, Any]:
+def kind_of(launch: Launch) -> str:
+    """Return what a launch trains, and whether with CP."""
+    flags = Flags(launch.arguments)
+    kind = "experts" if flags.has("--num-experts") else "dense"
+    if launch.script != "pretrain_gpt.py":
+        kind = "hybrid"
+    if flags.has("--use-megatron-fsdp"):
+        kind += ", FSDP"
+    return kind + (", CP" if flags.integer("--context-parallel-size", 1) > 1 else "")
+
+
+def compared(fitting: Fitting, folder: Path, launch: Launch) -> dict[str, Any]:
     """Measure the launch of a test, and return its row."""
     expected = recorded(folder / RECORD)
-    launch = read_test_case(folder / "model_config.yaml")
     # The last rank recorded; only ranks with TP rank 0 read data, and have the same memory.
     tensor = Flags(launch.arguments).integer("--tensor-model-parallel-size", 1)
     rank = launch.ranks - tensor
     began = time.monotonic()
-    found = fitting.fit(fitting.prepare(launch, (rank,))).ranks[0]
+    prepared = fitting.prepare(launch, (rank,))
+    found = fitting.fit(prepared).ranks[0]
     last = found.memory.logged[-1]
     peak, steady = last[1] + CUBLAS_BYTES, last[0] + CUBLAS_BYTES
     row = {
+        "kind": kind_of(launch),
         "ranks": launch.ranks,
         "rank": rank,
         "peak": peak,
@@ -79,7 +107,8 @@ def compared(fitting: Fitting, folder: Path) -> dict[str, Any]:
     if STEADY in expected:
         row |= {"steady": steady, "recorded_steady": expected[STEADY]}
         row["steady_error"] = steady / expected[STEADY] - 1
-    return row
+    lost = [change.what for change in prepared.program.changes if change.hides in NOT_SEEN]
+    return row | ({"not_seen": lost} if lost else {})
 
 
 def refused(error: Exception) -> str:
@@ -92,20 +121,70 @@ def refused(error: Exception) -> str:
     return f"not read: {error.field}" if isinstance(error, InputError) else type(error).__name__
 
 
-def summary(rows: dict[str, Any]) -> dict[str, Any]:
-    """Return how far off the measured rows are, as shares of the recorded peak."""
-    errors = sorted(abs(row["error"]) for row in rows.values() if "error" in row)
-    steady = sorted(abs(row["steady_error"]) for row in rows.values() if "steady_error" in row)
+def errors_of(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return how far off rows are, as shares of what was recorded."""
+    rows = list(rows)
+    peaks = sorted(abs(row["error"]) for row in rows)
+    steady = sorted(abs(row["steady_error"]) for row in rows if "steady_error" in row)
+    return {"rows": len(rows), "peak": spread(peaks), "steady": spread(steady)}
+
+
+def spread(errors: Sequence[float]) -> dict[str, float]:
+    """Return the median, the 95th percentile and the largest of sorted numbers."""
     if not errors:
-        return {"measured": 0}
+        return {}
+    rank = max(math.ceil(0.95 * len(errors)) - 1, 0)
+    return {"median": statistics.median(errors), "p95": errors[rank], "largest": errors[-1]}
+
+
+def summary(rows: dict[str, Any]) -> dict[str, Any]:
+    """Return the errors of all rows and by kind; of launches that run as they are."""
+    whole = {n: row for n, row in rows.items() if "error" in row and "not_seen" not in row}
+    kinds = sorted({row["kind"] for row in whole.values()})
     return {
-        "measured": len(errors),
-        "not_measured": len(rows) - len(errors),
-        "median": statistics.median(errors),
-        "largest": errors[-1],
-        "steady_median": statistics.median(steady) if steady else None,
-        "above_2_percent": sorted(n for n, r in rows.items() if abs(r.get("error", 0)) > LARGE),
+        "measured": errors_of(whole.values()),
+        "by_kind": {
+            kind: errors_of(row for row in whole.values() if row["kind"] == kind) for kind in kinds
+        },
+        "above_2_percent": sorted(n for n, row in whole.items() if abs(row["error"]) > LARGE),
+        "without_fp8_or_graphs": sorted(n for n, row in rows.items() if "not_seen" in row),
+        "not_measured": sum("not_measured" in row for row in rows.values()),
     }
+
+
+class Measuring:
+    """Measures tests one after the other, with an open upstream for each training script."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given, self._open = given, contextlib.ExitStack()
+        self._fittings: dict[str, Fitting] = {}
+
+    def __enter__(self) -> Measuring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def row(self, folder: Path) -> dict[str, Any]:
+        """Return the row of a test."""
+        if RELEASE.search((folder / "model_config.yaml").read_text()):
+            return {"not_measured": "the repository does not say on how many GPUs it ran"}
+        try:
+            launch = read_test_case(folder / "model_config.yaml")
+            return compared(self._fitting(launch), folder, launch)
+        except (InputError, UpstreamFails) as error:
+            return {"not_measured": refused(error)}
+
+    def _fitting(self, launch: Launch) -> Fitting:
+        if launch.script not in self._fittings:
+            given = self._given
+            request = FitRequest(
+                launch, given.upstream, given.te, given.out / launch.script, default_cache(),
+                timeout=given.timeout, offline=True,
+            )  # fmt: skip
+            fitting = Fitting(request, lambda *_: None)
+            self._fittings[launch.script] = self._open.enter_context(fitting)
+        return self._fittings[launch.script]
 
 
 def main() -> None:
@@ -115,30 +194,27 @@ def main() -> None:
     parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[], help="names of tests, or parts of them")
+    parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no test after these")
+    parser.add_argument("--timeout", type=float, default=300.0, help="longest time of a test")
     parser.add_argument("--out", type=Path, default=Path("build/fit-memory"))
     given = parser.parse_args()
-    cache, started = default_cache(), time.monotonic()
-    root, name = open_megatron(given.upstream, cache=cache)
-    known = json.loads(given.json.read_text())["rows"] if given.json.is_file() else {}
+    started = time.monotonic()
+    root, name = open_megatron(given.upstream, cache=default_cache())
+    rows = json.loads(given.json.read_text())["rows"] if given.json.is_file() else {}
     folders = [f for f in cases(root) if not given.only or any(p in f.name for p in given.only)]
     random.Random(0).shuffle(folders)
-    first = read_test_case(folders[0] / "model_config.yaml")
-    request = FitRequest(
-        first, given.upstream, given.te, given.out, cache, timeout=300.0, offline=True
-    )
-    with Fitting(request, lambda *_: None) as fitting:
+    with Measuring(given) as measuring:
         for folder in folders:
             row_name = folder.relative_to(root / TESTS).as_posix()
-            if row_name in known or time.monotonic() - started > given.seconds:
+            if row_name in rows and not given.again:
                 continue
-            try:
-                known[row_name] = compared(fitting, folder)
-            except (InputError, UpstreamFails) as error:
-                known[row_name] = {"not_measured": refused(error)}
-            sys.stderr.write(f"{row_name} {known[row_name]}\n")
+            if time.monotonic() - started > given.seconds:
+                break
+            rows[row_name] = measuring.row(folder)
+            sys.stderr.write(f"{row_name} {rows[row_name]}\n")
             table = {"upstream": name, "transformer_engine": given.te, "recorded": RECORD,
-                     "summary": summary(known), "rows": dict(sorted(known.items()))}  # fmt: skip
+                     "summary": summary(rows), "rows": dict(sorted(rows.items()))}  # fmt: skip
             given.json.parent.mkdir(parents=True, exist_ok=True)
             given.json.write_text(json.dumps(table, indent=1) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
-from ringproof.rehearsal.fit.ranks import ranks_of_interest, unmeasured_stages
-from ringproof.rehearsal.fit.rendering import lines
-from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json
+from ringproof.rehearsal.fit.page import page
+from ringproof.rehearsal.fit.pictures import HEIGHT, picture
+from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
+from ringproof.rehearsal.fit.rendering import gib, lines
+from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json, assumptions
 from ringproof.rehearsal.fit.vary import (
     Choice,
     choices_as_json,
@@ -282,6 +285,7 @@ TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
         (f"--vary a=1 --vary a=2 -- {TRAIN}", "--vary: --a is given twice"),
         (f"--vary a=1{',1' * 64} -- {TRAIN}", "--vary: these are more than 64"),
         (f"--timeout 0 -- {TRAIN}", "--timeout: "),
+        (f"--vary a=1 --html x.html -- {TRAIN}", "--html: several choices have no page"),
     ],
 )
 def test_bad_input_is_refused(
@@ -294,20 +298,73 @@ def test_bad_input_is_refused(
     assert str(caught.value).startswith(said)
 
 
+def test_the_worst_routing_is_that_of_ranks_with_the_first_experts() -> None:
+    flags = Flags(("--num-experts", "8", "--expert-model-parallel-size", "4"))
+    sizes = layout(flags, 8)
+    check_crowded((0, 4), sizes, flags)
+    with pytest.raises(InputError, match=r"^--routing: rank 5 does not hold the first experts"):
+        check_crowded((4, 5), sizes, flags)
+    with pytest.raises(InputError, match=r"^--routing: the launch has no experts"):
+        check_crowded((0,), layout(Flags(()), 8), Flags(()))
+
+
+def test_what_was_assumed_is_said() -> None:
+    dense = found()
+    assert not list(assumptions(dense)) and "Assumed:" not in list(lines(dense))
+    arguments = (*dense.program.arguments, "--num-experts", "8", "--use-varlen-dataset")
+    program = dataclasses.replace(dense.program, arguments=arguments)
+    for routing, said in (("balanced", "every expert gets as many"), ("worst", "every token of")):
+        fit = dataclasses.replace(dense, program=program, routing=routing)
+        routed, lengths = assumptions(fit)
+        assert routed.startswith(f"routing: {said}") and "the same" in lengths
+        assert f"  {routed}" in list(lines(fit)) and as_json(fit)["assumptions"][1] == lengths
+
+
+def test_the_page_draws_every_kind_of_memory_and_names_the_peak() -> None:
+    gb = 10**9
+    moments = (
+        {"parameters": 8 * gb},
+        {"parameters": 8 * gb, "activations": 20 * gb},
+        {"parameters": 8 * gb, "activations": 4 * gb, "temporaries": gb},
+    )
+    fit = found()
+    hostile = dataclasses.replace(report(), timeline=moments, place="<script>alert(1)</script>")
+    ranks = (dataclasses.replace(fit.ranks[0], memory=hostile), fit.ranks[1])
+    drawn = picture(ranks[0], gpu("32"))
+    assert drawn is not None and picture(fit.ranks[1], None) is None
+    assert [area.kind for area in drawn.areas] == [
+        "cuBLAS", "parameters", "activations", "temporaries"
+    ]  # fmt: skip
+    assert drawn.peak == 28 * gb + CUBLAS_BYTES and drawn.peak_x == 0.5
+    assert [area.at_peak for area in drawn.areas] == [CUBLAS_BYTES, 8 * gb, 20 * gb, 0]
+    # The upper edge of one area is the lower edge of the next, and the last one ends at the peak.
+    edges = [[float(p.split(",")[1]) for p in area.points.split()] for area in drawn.areas]
+    for low, high in itertools.pairwise(edges):
+        assert high[3:][::-1] == low[:3]
+    assert min(edges[-1]) == pytest.approx(HEIGHT * (1 - drawn.peak_y), abs=0.01)
+    assert drawn.limit is not None and drawn.limit == pytest.approx(
+        drawn.peak_y * (31 * GIB) / drawn.peak
+    )
+    assert [label for label, _ in drawn.axis] == ["0", "10", "20", "30"]
+    text = page(dataclasses.replace(fit, ranks=ranks))
+    assert text.count("<polygon") == 4 and "<script" not in text
+    assert f"{gib(drawn.peak)} GiB</span>" in text and "It fits" in text
+
+
 RECORD = Path(__file__).parents[2] / "benchmarks/rehearsal/results/memory.json"
 
 
 def test_the_page_states_the_errors_of_the_record() -> None:
     record = json.loads(RECORD.read_text())
-    rows = record["rows"]
-    measured = {name: row for name, row in rows.items() if "error" in row}
-    for row in measured.values():
+    rows, told = record["rows"], record["summary"]
+    measured = [row for row in rows.values() if "error" in row]
+    for row in measured:
         assert row["error"] == pytest.approx(row["peak"] / row["recorded_peak"] - 1, abs=1e-12)
-    told = record["summary"]
-    assert told == summary(rows) and told["measured"] == len(measured) > 5
+    assert told == summary(rows) and len(measured) > 5
     page = (Path(__file__).parents[2] / "docs/fit.md").read_text()
-    largest = told["largest"]
-    assert largest == max(abs(row["error"]) for row in measured.values())
-    for text in (f"{len(measured)} of {len(rows)}", f"{told['median']:.2%}", f"{largest:.2%}"):
-        assert text in page, text
+    assert f"{len(measured)} of {len(rows)}" in page
+    for name, kind in {"all": told["measured"], **told["by_kind"]}.items():
+        numbers = [kind[of][at] for of in ("peak", "steady") for at in ("median", "p95", "largest")]
+        cells = " | ".join([name, str(kind["rows"]), *(f"{number:.2%}" for number in numbers)])
+        assert f"| {cells} |" in page, cells
     assert all(f"`{name}`" in page for name in told["above_2_percent"])

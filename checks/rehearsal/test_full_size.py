@@ -35,6 +35,7 @@ MODEL = (
     "--use-distributed-optimizer --mock-data --split 99,1,0 --num-workers 0 --log-interval 1 "
     "--make-vocab-size-divisible-by 32"
 )
+SPLIT = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"  # blocks are as large as asked for
 P2P = "--context-parallel-size 2 --cp-comm-type p2p"
 TENSOR = "--tensor-model-parallel-size 2 --sequence-parallel"
 
@@ -77,7 +78,8 @@ def request_of(
 ) -> FitRequest:
     """A launch of Megatron-LM's own program on four ranks."""
     upstream = stage.upstream(megatron)
-    words = f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 4 pretrain_gpt.py {SMALL} "
+    words = f"{SPLIT} CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 4 pretrain_gpt.py"
+    words = f"{words} {SMALL}"
     launch = read_command(f"{words} {MODEL} {GROUPED} {options}".split())
     spec = megatron if megatron.startswith("pip:") else str(upstream.megatron)
     return FitRequest(launch, spec, str(upstream.engine), folder, stage.cache, gpu("h100"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,6 +156,14 @@ def test_the_largest_of_unknown_numbers_are_spread_evenly(storages: Storages) ->
     assert torch.bincount(chosen.flatten()).tolist() == [2] * SIDE
 
 
+def test_the_first_of_all_numbers_can_be_the_largest() -> None:
+    mode = HollowMode(Storages(Ledger()))
+    mode.crowded = True
+    with mode:
+        assert torch.topk(matrix(), 2, dim=0).indices.unique().tolist() == [0, 1]
+        assert torch.topk(torch.arange(8.0), 3).indices.tolist() == [0, 1, 2]
+
+
 def test_masks_with_content_choose(storages: Storages) -> None:
     mask = torch.arange(SIDE * SIDE).reshape(SIDE, SIDE) < 7
     large = matrix()
@@ -164,6 +174,20 @@ def test_memory_that_no_machine_has_can_be_named() -> None:
     tensor = vacant((1 << 20, 1 << 20), (1 << 20, 1), torch.bfloat16)
     assert tensor.shape == (1 << 20, 1 << 20)
     assert tensor[-1, -1].item() == 0
+
+
+def test_booleans_that_nothing_computed_take_no_memory_of_the_host(storages: Storages) -> None:
+    held = []
+    before = resident()
+    for _ in range(64):
+        held.append(matrix() > 0)  # 4 MiB each
+    assert resident() - before < 64 << 20
+    assert storages.ledger.bytes == 64 * SIDE * SIDE and not held[-1].any()
+
+
+def resident() -> int:
+    """Bytes of physical memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def trained(storages: Storages, *, computes: bool) -> Ledger:

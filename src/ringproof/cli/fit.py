@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import CacheOptions, command_of, json_option
-from ringproof.cli.output import write_result
+from ringproof.cli.output import write_result, write_text
 from ringproof.cli.rehearse import (
     PACKAGES,
     brief,
@@ -17,6 +17,7 @@ from ringproof.cli.rehearse import (
     require_packages,
     set_option,
 )
+from ringproof.errors import InputError
 from ringproof.options import option, seconds
 
 EXAMPLE = "Example: ringproof fit train.sh --upstream git:/src/Megatron-LM@dev --gpu h100"
@@ -61,6 +62,14 @@ class FitCommand(CacheOptions):
         "times.",
         metavar="NAME=VALUE,VALUE",
     )
+    routing: str = option(
+        "balanced",
+        "Where the tokens of experts go: to every expert as many, or all to those of the rank.",
+        choices=("balanced", "worst"),
+    )
+    html: str = option(
+        "", "Write the result as one page with a picture; - is stdout.", metavar="PATH"
+    )
     json_path: str = json_option()
     out: Path | None = option(None, "Folder for logs.  [default: build/fit/NAME]", metavar="DIR")
     timeout: float = seconds(600, "Longest time of one rank in seconds.")
@@ -82,6 +91,7 @@ def fit(options: FitCommand) -> None:
     launch = launch_of(options.words, options.sets)
     from ringproof.rehearsal.fit.fitting import FitRequest, fit
     from ringproof.rehearsal.fit.gpus import gpu
+    from ringproof.rehearsal.fit.page import page
     from ringproof.rehearsal.fit.rendering import lines
     from ringproof.rehearsal.fit.result import as_json
     from ringproof.rehearsal.fit.vary import choices_as_json, combinations, table, vary
@@ -95,10 +105,13 @@ def fit(options: FitCommand) -> None:
         gpu=gpu(options.gpu) if options.gpu else None,
         vocabulary=options.vocabulary,
         ranks=options.ranks,
+        routing=options.routing,
         timeout=options.timeout,
         offline=options.offline,
     )
     settings = combinations(options.vary) if options.vary else ()
+    if settings and options.html:
+        raise InputError("--html", "several choices have no page; leave --vary or --html out")
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
 
         def tell(phase: str, line: str) -> None:
@@ -112,4 +125,7 @@ def fit(options: FitCommand) -> None:
         good = any(choice.fit is not None and choice.fit.fits for choice in choices)
         write_result(choices_as_json(choices), table(choices), options.json_path, good=good)
         return
-    write_result(as_json(result), lines(result), options.json_path, good=result.fits)
+    if options.html:
+        write_text(page(result), options.html, field="--html")
+    said = () if options.html == "-" else lines(result)
+    write_result(as_json(result), said, options.json_path, good=result.fits)

@@ -38,6 +38,8 @@ GRAPHS = "CUDA graphs and the memory pools that they keep."
 FUSED_ROUTER = "A fused kernel of the router, which keeps less than upstream's own PyTorch code."
 FLASH = "flash-attn, which keeps the same tensors and has larger temporaries in the backward pass."
 RAMP = "Batch sizes that grow during the training."
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""Variable with the settings of torch's caching allocator."""
 CUDA_GRAPHS = (
     "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules", "--enable-cuda-graph",
     "--external-cuda-graph", "--cuda-graph-warmup-steps", "--cuda-graph-use-single-mempool",
@@ -106,7 +108,8 @@ def full_size(
     draft.drop(("--use-flash-attn",), FLASH)
     if draft.flags.one("--attention-backend") == "flash":
         draft.put("--attention-backend", "fused", FLASH)
-    environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
+    kept = (*ENVIRONMENT, ALLOCATOR)
+    environment = {k: v for k, v in launch.environment.items() if k.startswith(kept)}
     counts = (max(size // step, 1) if step > 0 else 1 for size in (batch, whole))
     return FullProgram(
         launch.script, draft.flags.words, environment, sizes, tuple(draft.changes), *counts

@@ -13,9 +13,9 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram, full_size
 from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.gpus import Gpu
-from ringproof.rehearsal.fit.ranks import ranks_of_interest, unmeasured_stages
+from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
 from ringproof.rehearsal.fit.result import Fit, RankMemory
-from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream, calling
+from ringproof.rehearsal.protocol.program import ROUTINGS, FullSize, Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, OPTIONS_SECONDS, find_script
 from ringproof.rehearsal.runs.outcome import UpstreamFails
@@ -36,6 +36,7 @@ class FitRequest:
         gpu: What the launch shall fit on; ``None`` to measure only.
         vocabulary: Entries of the tokenizer's vocabulary; ``None`` where the launch says it.
         ranks: Ranks that are run; empty for one of each kind of pipeline stage.
+        routing: One of `ROUTINGS`.
         timeout: Longest time of one rank, in seconds.
     """
 
@@ -47,6 +48,7 @@ class FitRequest:
     gpu: Gpu | None = None
     vocabulary: int | None = None
     ranks: tuple[int, ...] = ()
+    routing: str = ROUTINGS[0]
     timeout: float = 600.0
     offline: bool = False
 
@@ -141,7 +143,10 @@ class Fitting:
         """
         request, launch = self._request, replace(launch, script=self._script)
         program = full_size(launch, options=self._options(), vocabulary=request.vocabulary)
-        return Prepared(launch, program, self._roles(program, ranks or request.ranks))
+        roles = self._roles(program, ranks or request.ranks)
+        if request.routing != ROUTINGS[0]:
+            check_crowded(roles, program.layout, Flags(program.arguments))
+        return Prepared(launch, program, roles)
 
     def fit(self, prepared: Prepared) -> Fit:
         """Measure a launch; see the function `fit`."""
@@ -152,7 +157,7 @@ class Fitting:
         missing = unmeasured_stages(roles, program.layout, Flags(program.arguments))
         return Fit(
             launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
-            time.monotonic() - started, upstream.lacks, missing,
+            time.monotonic() - started, upstream.lacks, missing, request.routing,
         )  # fmt: skip
 
     def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
@@ -174,9 +179,10 @@ class Fitting:
     def _rank(self, program: FullProgram, launch: Launch, rank: int, role: str) -> RankMemory:
         self._runs += 1
         node = min(launch.ranks_per_node, launch.ranks)
+        size = FullSize((rank,), node, routing=self._request.routing)
         run = Program(
             self._upstream, program.script, program.arguments, program.ranks, program.environment,
-            DTYPE, same_weights=False, full_size=FullSize((rank,), node),
+            DTYPE, same_weights=False, full_size=size,
         )  # fmt: skip
         folder = self._request.folder / f"run-{self._runs}"
         outcome = self._servers.run(

@@ -14,8 +14,8 @@ MIB = 1 << 20
 CUBLAS_BYTES = 64 * MIB
 CUBLAS_SOURCE = (
     "two cuBLAS workspaces of 32 MiB, which torch allocates on Hopper for the forward and the "
-    "backward thread; of ten peaks that upstream recorded on H100s, one differs from the ledger by "
-    "this number and the others by up to 18 MiB more; not measured on other GPUs"
+    "backward thread; with them, the memory between steps of launches that upstream recorded on "
+    "H100s is met to 512 bytes where no block is larger than asked for; not measured on other GPUs"
 )
 CONTEXT_BYTES = 1 * GIB
 CONTEXT_SOURCE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.small.layout import Layout
 
@@ -49,6 +50,20 @@ def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> t
     if covered & middle and not uneven(flags):
         covered |= middle
     return tuple(stage + 1 for stage in range(stages) if stage not in covered)
+
+
+def check_crowded(ranks: Collection[int], layout: Layout, flags: Flags) -> None:
+    """Refuse ``--routing worst`` where it is not the worst of the ranks.
+
+    Raises:
+        InputError: The launch has no experts, or a rank does not hold the first ones.
+    """
+    if not flags.has("--num-experts"):
+        raise InputError("--routing", "the launch has no experts; leave the option out")
+    for rank in ranks:
+        if rank // layout.expert_tensor % layout.expert:
+            sentence = f"rank {rank} does not hold the first experts, to which all tokens go"
+            raise InputError("--routing", f"{sentence}; name a rank that does with --ranks")
 
 
 def _role(stage: int, stages: int) -> str:

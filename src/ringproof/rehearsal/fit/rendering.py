@@ -13,7 +13,7 @@ from ringproof.rehearsal.fit.gpus import (
     CUBLAS_SOURCE,
     GIB,
 )
-from ringproof.rehearsal.fit.result import UNSEEN, Fit, RankMemory
+from ringproof.rehearsal.fit.result import UNSEEN, Fit, RankMemory, assumptions
 from ringproof.rehearsal.protocol.memory import KINDS
 
 TENSORS = 8
@@ -37,23 +37,31 @@ def gib(count: int) -> str:
     return f"{count / GIB:.3f}"
 
 
-def _lines(fit: Fit) -> Iterator[str]:
+def heading(fit: Fit) -> Iterator[str]:
+    """Yield what was measured: the launch with its degrees, and the code."""
     sizes = fit.program.layout
     yield (
         f"{fit.launch.source}: {sizes.world} GPUs, TP {sizes.tensor}, CP {sizes.context}, "
         f"PP {sizes.pipeline}, DP {sizes.data}, EP {sizes.expert}"
     )
     yield f"{fit.megatron}, Transformer Engine {fit.engine}; {fit.seconds:.0f} s"
+
+
+def _lines(fit: Fit) -> Iterator[str]:
+    yield from heading(fit)
     yield ""
     yield from _table(fit)
     for rank in fit.ranks:
         yield ""
         yield from _rank(rank, fit.program)
     yield ""
-    yield from _verdict(fit)
+    yield from verdict(fit)
     yield ""
     yield "Estimates:"
     yield from (f"  {text}" for text in ESTIMATES)
+    assumed = list(assumptions(fit))
+    yield from (["Assumed:"] if assumed else [])
+    yield from (f"  {text}" for text in assumed)
     yield "Not in the numbers:"
     yield from (f"  {text}" for text in UNSEEN)
     if fit.program.changes:
@@ -64,25 +72,25 @@ def _lines(fit: Fit) -> Iterator[str]:
     yield from (f"  {note}" for note in (*fit.mended, *fit.launch.notes))
 
 
+def table(fit: Fit) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each kind of memory with its GiB at the peak and between steps, of every rank."""
+    for kind in KINDS:
+        sizes = [
+            one.get(kind, 0) for r in fit.ranks for one in (r.memory.at_peak, r.memory.at_rest)
+        ]
+        if any(sizes):
+            yield kind, tuple(map(gib, sizes))
+    yield "cuBLAS", (gib(CUBLAS_BYTES),) * (2 * len(fit.ranks))
+    totals = (size for r in fit.ranks for size in (r.peak, r.memory.steady + CUBLAS_BYTES))
+    yield "allocated", tuple(map(gib, totals))
+
+
 def _table(fit: Fit) -> Iterator[str]:
     """Yield memory by kind, one column for each rank and moment, in GiB."""
-    heads = [f"rank {rank.rank}" for rank in fit.ranks]
-    yield f"{'GiB':<16}" + "".join(f"{head + ' peak':>16}{'steady':>10}" for head in heads)
-    kinds = [k for k in KINDS if any(k in r.memory.at_peak or k in r.memory.at_rest
-                                     for r in fit.ranks)]  # fmt: skip
-    for kind in kinds:
-        yield f"{kind:<16}" + "".join(_columns(rank, kind) for rank in fit.ranks)
-    estimate = gib(CUBLAS_BYTES)
-    yield f"{'cuBLAS':<16}" + f"{estimate:>16}{estimate:>10}" * len(fit.ranks)
-    totals = (
-        f"{gib(rank.peak):>16}{gib(rank.memory.steady + CUBLAS_BYTES):>10}" for rank in fit.ranks
-    )
-    yield f"{'allocated':<16}" + "".join(totals)
-
-
-def _columns(rank: RankMemory, kind: str) -> str:
-    peak, rest = (sizes.get(kind, 0) for sizes in (rank.memory.at_peak, rank.memory.at_rest))
-    return f"{gib(peak):>16}{gib(rest):>10}"
+    heads = [text for rank in fit.ranks for text in (f"rank {rank.rank} peak", "steady")]
+    for name, cells in (("GiB", heads), *table(fit)):
+        pairs = zip(cells[::2], cells[1::2], strict=True)
+        yield f"{name:<16}" + "".join(f"{peak:>16}{steady:>10}" for peak, steady in pairs)
 
 
 def _rank(rank: RankMemory, program: FullProgram) -> Iterator[str]:
@@ -112,7 +120,8 @@ def _rank(rank: RankMemory, program: FullProgram) -> Iterator[str]:
     )
 
 
-def _verdict(fit: Fit) -> Iterator[str]:
+def verdict(fit: Fit) -> Iterator[str]:
+    """Yield whether it fits, and what was not measured."""
     largest = fit.largest
     if fit.gpu is None or fit.margin is None:
         yield f"The largest peak is {gib(largest.peak)} GiB, on rank {largest.rank}."

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram
 from ringproof.launch.reading import Launch
+from ringproof.launch.small.layout import DYNAMIC
 from ringproof.rehearsal.fit.gpus import (
     CONTEXT_BYTES,
     CONTEXT_SOURCE,
@@ -16,15 +20,29 @@ from ringproof.rehearsal.fit.gpus import (
     Gpu,
 )
 from ringproof.rehearsal.protocol.memory import MemoryReport
+from ringproof.rehearsal.protocol.program import ROUTINGS
 
 UNSEEN = (
-    "fragmentation of torch's caching allocator: what it reserves and does not hand out",
+    "what torch's caching allocator reserves and does not hand out",
     "workspaces that compiled kernels allocate, such as those of attention's backward pass",
     "buffers of NCCL, and of communication that overlaps with products of matrices",
     "quantized training (FP8, FP4) and pools of CUDA graphs",
-    "tokens that a real router sends to one rank more than to another: routing is balanced here",
 )
 """What the numbers do not contain."""
+
+
+ROUTED = MappingProxyType({
+    "balanced": "routing: every expert gets as many tokens. A real router gives more to some "
+    "ranks, which take more memory; --routing worst shows the most that is possible",
+    "worst": "routing: every token of all ranks chooses as many experts of the measured rank as "
+    "it can; no rank can get more tokens",
+})  # fmt: skip
+"""What is assumed of experts' tokens, by one of `ROUTINGS`."""
+PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)
+LENGTHS = (
+    "lengths of sequences: those that upstream's own mock data has for the measured rank; all "
+    "other ranks are taken to have the same"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,7 @@ class Fit:
         seconds: Wall-clock time of all.
         mended: What upstream's package lacks and the run mended, a sentence each.
         unmeasured: Pipeline stages, counted from 1, for which no measured rank stands.
+        routing: Where the tokens of experts went, one of `ROUTINGS`.
     """
 
     launch: Launch
@@ -72,6 +91,7 @@ class Fit:
     seconds: float
     mended: tuple[str, ...] = ()
     unmeasured: tuple[int, ...] = ()
+    routing: str = ROUTINGS[0]
 
     @property
     def largest(self) -> RankMemory:
@@ -96,6 +116,15 @@ class Fit:
         plural = "stages" if len(self.unmeasured) > 1 else "stage"
         numbers = ", ".join(map(str, self.unmeasured))
         return f"not measured: pipeline {plural} {numbers} of {self.program.layout.pipeline}"
+
+
+def assumptions(fit: Fit) -> Iterator[str]:
+    """Yield what was assumed of shapes that depend on data."""
+    flags = Flags(fit.program.arguments)
+    if flags.has("--num-experts"):
+        yield ROUTED[fit.routing]
+    if any(map(flags.has, PACKED)):
+        yield LENGTHS
 
 
 def as_json(fit: Fit) -> dict[str, Any]:
@@ -134,6 +163,7 @@ def as_json(fit: Fit) -> dict[str, Any]:
         ],
         "mended": list(fit.mended),
         "changes": [dataclasses.asdict(change) for change in fit.program.changes],
+        "assumptions": list(assumptions(fit)),
         "unseen": list(UNSEEN),
         "seconds": fit.seconds,
     }  # fmt: skip

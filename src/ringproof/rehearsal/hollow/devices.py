@@ -65,6 +65,7 @@ def _patches(storages: Storages) -> Iterator[Patch]:
     ledger = storages.ledger
     yield torch.cuda, "memory_allocated", lambda *_, **__: ledger.bytes
     yield torch.cuda, "max_memory_allocated", lambda *_, **__: ledger.peak
+    yield torch.cuda, "empty_cache", lambda: ledger.allocator.empty()
     yield torch.cuda, "memory_stats", lambda *_, **__: _statistics(storages)
 
 

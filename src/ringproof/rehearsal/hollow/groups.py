@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 
 from ringproof.rehearsal.hollow.storages import Storages
 from ringproof.rehearsal.standins.communication import (
@@ -33,13 +34,23 @@ Given = dict[str, Any]
 
 
 class Done:
-    """A request that is done already."""
+    """A request that is done already, and holds its tensors until it is waited for, as NCCL's do.
+
+    Args:
+        held: The tensors.
+    """
+
+    def __init__(self, held: Sequence[torch.Tensor] = ()) -> None:
+        self._held = held
 
     def wait(self, *_: object, **__: object) -> bool:
         """Return at once."""
+        self._held = ()
         return True
 
-    is_completed = wait
+    def is_completed(self) -> bool:
+        """Return that it is."""
+        return True
 
     def synchronize(self) -> None:
         """Return at once."""
@@ -98,7 +109,9 @@ def _counted(
         given = bound.arguments
         traffic.note(group_name(given.get("group")), name, given[outgoing] if outgoing else None)
         EFFECTS.get(name, _Effects.nothing)(effects, given)
-        return Done() if name in ("isend", "irecv") or given.get("async_op") else None
+        if name in ("isend", "irecv") or given.get("async_op"):
+            return Done([leaf for leaf in tree_leaves(dict(given)) if torch.is_tensor(leaf)])
+        return None
 
     return wrapped(original, call)
 

@@ -1,6 +1,6 @@
 """A ledger of the memory of one device: which blocks live, since when, and of how many bytes.
 
-It knows no torch. Blocks are rounded up as torch's caching allocator does.
+It knows no torch. Blocks are as large as those that torch's caching allocator hands out.
 """
 
 from __future__ import annotations
@@ -9,17 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-GRAIN = 512
-"""Bytes to a multiple of which torch's caching allocator rounds a block up."""
-
-
-def rounded(count: int) -> int:
-    """Return the bytes that the allocator counts for a request.
-
-    >>> rounded(1), rounded(512), rounded(0)
-    (512, 512, 0)
-    """
-    return -(-count // GRAIN) * GRAIN
+from ringproof.rehearsal.hollow.allocator import Allocator, SegmentBlock, rounded
 
 
 @dataclass(frozen=True)
@@ -87,6 +77,7 @@ class Ledger:
         peak_event: Number of events after which the peak was reached.
         extra: Bytes at the peak that no block holds, because they came and went in one call.
         events: LiveBlock number and change in bytes, in order.
+        allocator: Hands the blocks out.
     """
 
     def __init__(self) -> None:
@@ -94,7 +85,9 @@ class Ledger:
         self.blocks: dict[int, LiveBlock] = {}
         self.events: list[tuple[int, int]] = []
         self.marks: list[Mark] = []
+        self.allocator = Allocator()
         self._since_mark = 0
+        self._held: dict[int, SegmentBlock] = {}
 
     def enter(self, count: int, origin: Origin) -> int:
         """Note that a block of ``count`` bytes exists from now on; return its number."""
@@ -105,8 +98,14 @@ class Ledger:
 
     def resize(self, number: int, count: int) -> None:
         """Note that a block has another size from now on."""
-        block = self.blocks[number]
-        change = rounded(count) - block.bytes
+        block, held = self.blocks[number], self._held.pop(number, None)
+        if held is not None:
+            self.allocator.release(held)
+        size = 0
+        if count:
+            self._held[number] = self.allocator.allocate(count)
+            size = self._held[number].size
+        change = size - block.bytes
         block.bytes += change
         self._change(number, change)
 
@@ -115,11 +114,14 @@ class Ledger:
         block = self.blocks[number]
         if block.dropped_in_backward is None:
             block.dropped_in_backward = backward
+            held = self._held.pop(number, None)
+            if held is not None:
+                self.allocator.release(held)
             self._change(number, -block.bytes)
 
     def pass_by(self, count: int) -> None:
         """Note that ``count`` more bytes were needed for a moment."""
-        self._reach(self.bytes + count, count)
+        self._reach(self.bytes + rounded(count), rounded(count))
 
     def mark(self, name: str) -> None:
         """Note a moment."""

@@ -27,6 +27,8 @@ REAL_INTEGERS = 1 << 28
 """So are integers and booleans with more elements."""
 MAPPED_BYTES = 1 << 31
 """Storages from here on are mapped without a claim on memory, which the system would refuse."""
+ZEROS_BYTES = 1 << 20
+"""Integers and booleans that nothing computed are mapped from here on, and zero untouched."""
 NORESERVE = 0x4000
 _EMPTY = torch.empty_strided
 FACTORIES = frozenset({
@@ -67,12 +69,14 @@ class HollowMode(TorchDispatchMode):
     Attributes:
         flops: Floating-point operations of the products of matrices, two per multiply-add.
         operations: Number of operations.
+        crowded: Whether the largest of unknown numbers are the first ones, and not spread evenly.
     """
 
     def __init__(self, storages: Storages, *, computes: bool = False) -> None:
         super().__init__()
         self.storages, self._computes = storages, computes
         self.flops = self.operations = 0
+        self.crowded = False
         self._known: dict[Any, Signature] = {}
 
     def __torch_dispatch__(
@@ -122,7 +126,7 @@ class HollowMode(TorchDispatchMode):
             return True if name == "equal" else number
         if signature.written:
             return self._write(func, signature, unknown, args, kwargs)
-        if not unknown:
+        if not unknown and not (self.crowded and name == "topk"):
             if name in FACTORIES:
                 real = not self._is_large(self._shapes(func, signature, args, kwargs))
             else:
@@ -175,11 +179,13 @@ class HollowMode(TorchDispatchMode):
         """Return a tensor on the CPU for one on the meta device."""
         if not made.is_meta:
             return made
-        new = vacant(tuple(made.size()), tuple(made.stride()), made.dtype)
+        exact = not (made.is_floating_point() or made.is_complex())
+        limit = ZEROS_BYTES if exact else MAPPED_BYTES
+        new = vacant(tuple(made.size()), tuple(made.stride()), made.dtype, limit)
         if made.is_floating_point() or made.is_complex() or self._is_large(made):
             return self.storages.make_hollow(new)
         self.storages.invent(f"{made.dtype} {tuple(made.shape)}".removeprefix("torch."))
-        return new.zero_()
+        return new if new.nbytes >= ZEROS_BYTES else new.zero_()
 
     def _count(self, name: str, args: Any) -> None:
         at = FACTORS.get(name)
@@ -187,11 +193,17 @@ class HollowMode(TorchDispatchMode):
             self.flops += 2 * args[at].numel() * args[at + 1].shape[-1]
 
 
-def vacant(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor whose memory is not touched, however large it is."""
+def vacant(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, mapped: int = MAPPED_BYTES
+) -> torch.Tensor:
+    """Return a tensor whose memory is not touched, however large it is.
+
+    Args:
+        mapped: From so many bytes on it is mapped, and zero where it is read.
+    """
     last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     count = (1 + last if all(size) else 0) * dtype.itemsize
-    if count < MAPPED_BYTES:
+    if count < mapped:
         return _EMPTY(size, stride, dtype=dtype)
     area = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
     return torch.frombuffer(area, dtype=dtype).as_strided(size, stride)
@@ -221,12 +233,15 @@ def _positions(indices: Any) -> list[Any]:
 # -- results whose shape or value depends on the content -------------------------------------------
 
 
-def _balanced(mode: HollowMode, args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the largest of unknown numbers so that every position is chosen equally often."""
+def _largest(mode: HollowMode, args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose the largest of unknown numbers so that every position is chosen equally often.
+
+    Where the mode is ``crowded``, the first ones are chosen.
+    """
     x, count = args[0], args[1]
     axis = (args[2] if len(args) > 2 else -1) % x.dim()
     others = [size for at, size in enumerate(x.shape) if at != axis]
-    chosen = torch.arange(math.prod(others) * count) % x.shape[axis]
+    chosen = torch.arange(math.prod(others) * count) % (count if mode.crowded else x.shape[axis])
     chosen = chosen.reshape(*others, count).movedim(-1, axis).contiguous()
     values = vacant(tuple(chosen.shape), tuple(chosen.stride()), x.dtype)
     return mode.storages.make_hollow(values), chosen
@@ -247,5 +262,5 @@ def _nowhere(mode: HollowMode, args: Any) -> torch.Tensor:
 
 
 BY_CONTENT: Mapping[str, Callable[[HollowMode, Any], Any]] = MappingProxyType(
-    {"topk": _balanced, "masked_select": _selected, "nonzero": _nowhere}
+    {"topk": _largest, "masked_select": _selected, "nonzero": _nowhere}
 )

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ringproof.rehearsal.hollow.ledger import Ledger, Origin, rounded
+from ringproof.rehearsal.hollow.allocator import rounded
+from ringproof.rehearsal.hollow.ledger import Ledger, Origin
 from ringproof.rehearsal.standins.guard import calling_place
 
 Key = int

@@ -54,6 +54,10 @@ class Upstream:
         return text
 
 
+ROUTINGS = ("balanced", "worst")
+"""Where tokens without content go: to every expert as many, or all to those of the rank."""
+
+
 @dataclass(frozen=True)
 class FullSize:
     """How a program is run at full size, where large tensors have no content.
@@ -63,11 +67,13 @@ class FullSize:
         node: Ranks of a node.
         computes: Whether everything is computed, on all ranks, to compare; only the memory is
             counted then.
+        routing: One of `ROUTINGS`.
     """
 
     ranks: tuple[int, ...] = (0,)
     node: int = 8
     computes: bool = False
+    routing: str = ROUTINGS[0]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from ringproof.rehearsal.rank import probe as probes
 from ringproof.rehearsal.rank import weights
 from ringproof.rehearsal.rank.memory import MemoryWatch
 from ringproof.rehearsal.standins import (
+    apex,
     communication,
     conversations,
     cuda,
@@ -75,6 +76,7 @@ def prepare(
     if memory is not None:
         wrap, fused = memory.install()
         extension.install_apex(packages, wrap)
+        apex.install(wrap)
     else:
         extension.install_apex(packages)
     state_space.install(packages)
@@ -150,7 +152,7 @@ def execute(
         sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots if program.listens else ():
             listener.listen(str(root))
-        with contextlib.nullcontext() if memory is None else memory.watching(traffic):
+        with _watched(program, memory, traffic):
             runpy.run_path(str(program.file), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
@@ -174,6 +176,14 @@ def execute(
     )
     _write(report, folder)
     return error is None
+
+
+def _watched(
+    program: Program, memory: MemoryWatch | None, traffic: communication.Contributions
+) -> contextlib.AbstractContextManager[None]:
+    if memory is None or program.full_size is None:
+        return contextlib.nullcontext()
+    return memory.watching(traffic, program.full_size.routing)
 
 
 def _races(

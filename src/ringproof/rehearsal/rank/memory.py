@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from ringproof.rehearsal.standins.communication import Contributions
 from ringproof.rehearsal.standins.guard import put
 
 TRAINING = "megatron.training.training"
+SETTINGS, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 OPTIMIZERS = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
 
 
@@ -73,8 +75,15 @@ class MemoryWatch:
         groups.install(self._storages, traffic, rank, world)
 
     @contextlib.contextmanager
-    def watching(self, traffic: Contributions) -> Iterator[None]:
-        """Count what upstream's program does in the block."""
+    def watching(self, traffic: Contributions, routing: str) -> Iterator[None]:
+        """Count what upstream's program does in the block.
+
+        Args:
+            routing: See `FullSize`.
+        """
+        self._mode.crowded = routing == "worst"
+        settings = os.environ.get(SETTINGS, "").replace(" ", "").split(",")
+        self._ledger.allocator.expandable = EXPANDABLE in settings
         modules.register_module_forward_pre_hook(self._entered)
         modules.register_module_forward_hook(self._left, always_call=True)
         training: Any = sys.modules.get(TRAINING)
