@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from checks.doctor.test_against_upstream import ASKING
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
+from checks.skills.shared import REPOSITORY
 from ringproof.doctor.examine import RULES, Examination, examine
 from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.doctor.rule import Effect
@@ -34,6 +35,7 @@ EFFECTS = {
     "fails": Effect.FAILS,
     "wrong": Effect.WRONG,
     "idle": Effect.IDLE,
+    "depends": Effect.DEPENDS,
     "slow": Effect.SLOW,
 }
 
@@ -49,6 +51,8 @@ class Entry:
         unknown: By line, options that its parser does not have and that doctor knows only with a
             checkout.
         verdict: By line, effects with statements; or what begins with `BEYOND`.
+        key: What an expert says about a report; empty where the configuration is not one.
+        outcome: What doctor makes of the report, one of `OUTCOMES`.
     """
 
     id: str
@@ -61,6 +65,8 @@ class Entry:
     blackwell: bool
     unknown: Mapping[str, tuple[str, ...]]
     verdict: Mapping[str, str]
+    key: str = ""
+    outcome: str = ""
 
     def settings(self, folder: Path, without: Sequence[str] = ()) -> Settings:
         """Return the settings as doctor reads them.
@@ -136,6 +142,8 @@ def _entry(data: Mapping[str, Any], base: Entry | None) -> Entry:
         blackwell=data.get("blackwell", False),
         unknown=base.unknown if base else unknown,
         verdict=verdict,
+        key=data.get("key", ""),
+        outcome=data.get("outcome", ""),
     )
 
 
@@ -159,6 +167,8 @@ def _written(path: Path, text: str) -> str:
 
 
 CORPUS = entries()
+OUTCOMES = ("solved", "helped", "silent")
+"""What doctor makes of a report; a wrong answer is none of them."""
 OPTION = re.compile(r"(?<!perhaps )--[\w-]+")
 """An option in a finding, without those that it proposes."""
 REAL = [entry for entry in CORPUS if not entry.made]
@@ -180,6 +190,20 @@ def test_the_corpus_is_large_and_real():
     assert min(forms.values()) >= 5, forms
     lines = {key.partition("+")[0] for entry in CORPUS for key in entry.verdict}
     assert lines >= {"dev", "main", "r0.19", "release", "pr6479", "dynamic-v2"}
+
+
+def test_reports_are_answered():
+    reports = [entry for entry in CORPUS if entry.key]
+    assert len(reports) >= 20
+    counted = Counter(entry.outcome for entry in reports)
+    assert counted.keys() <= set(OUTCOMES)
+    row = " | ".join(str(counted[outcome]) for outcome in OUTCOMES)
+    page = (REPOSITORY / "docs" / "doctor.md").read_text(encoding="utf-8")
+    assert f"| with them | {row} | 0 |" in page
+    assert counted["solved"] + counted["helped"] >= 0.8 * len(reports), counted
+    for one in reports:
+        speaks = any(verdict != "ok" for verdict in one.verdict.values())
+        assert speaks or one.outcome == "silent" or "nothing is wrong" in one.key, one.id
 
 
 def test_each_rule_speaks_on_one_configuration_and_is_silent_on_another(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ringproof.doctor.accepted import ACCEPTED
 from ringproof.doctor.facts import Facts, facts_of
+from ringproof.doctor.frameworks import FRAMEWORKS
 from ringproof.doctor.lines import Stack
 from ringproof.doctor.refused import REFUSED
 from ringproof.doctor.reported import REPORTED
@@ -15,7 +16,7 @@ from ringproof.doctor.rule import Effect, Rule
 from ringproof.doctor.settings import TITLES, WITHOUT_MEGATRON, Noting, Settings
 from ringproof.errors import InputError, shown
 
-RULES: tuple[Rule, ...] = (*REFUSED, *ACCEPTED, *REPORTED)
+RULES: tuple[Rule, ...] = (*REFUSED, *ACCEPTED, *REPORTED, *FRAMEWORKS)
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 BAD = (Effect.REFUSED, Effect.WRONG, Effect.FAILS, Effect.IDLE)
 """Effects for which a configuration should not be started."""

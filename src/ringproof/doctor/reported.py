@@ -1,9 +1,8 @@
 """Rules for faults that people reported and that no check of upstream names before the run.
 
 Versions are those of the releases whose source was read: Megatron-LM 0.16.1, 0.17.1, 0.18.2 and
-0.19.2, Megatron-Bridge 0.3.1, 0.4.2, 0.5.1 and 0.6.2, and verl 0.8.0 and 0.9.1. The rules of
-LLaMA-Factory, torchtitan and NeMo-RL, of ``pad_seq_to_mult`` and of masks between documents rest on
-reports and on the answers of maintainers.
+0.19.2, and Megatron-Bridge 0.3.1, 0.4.2, 0.5.1 and 0.6.2. The rules of ``pad_seq_to_mult`` and of
+masks between documents rest on reports and on the answers of maintainers.
 """
 
 from __future__ import annotations
@@ -12,26 +11,16 @@ import math
 import re
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.frameworks import UNPADDED
 from ringproof.doctor.recipes import PACK, finetunes, sets_loss
 from ringproof.doctor.rule import LAUNCH, Effect, RefusedBy, Rule
-from ringproof.doctor.settings import FALSE
 from ringproof.launch.shell.parse import whole_number
 from ringproof.stack.products import BRIDGE, MEGATRON
 
 CHAT_MULTIPLE = 16
 """Tokens to which Bridge before 0.4 pads conversations."""
-FP8_ROWS = 16
-"""Rows of a rank that FP8 kernels need a multiple of."""
-BUDGETS = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "data.max_token_len_per_gpu")
-UNPADDED = ("actor_rollout_ref.model.use_remove_padding", "model.use_remove_padding",
-            "actor_rollout_ref.actor.use_remove_padding", "engine.use_remove_padding")  # fmt: skip
-DYNAMIC = ("actor_rollout_ref.actor.use_dynamic_bsz", "data.use_dynamic_bsz")
-ULYSSES = tuple(f"{section}.ulysses_sequence_parallel_size"
-                for section in ("actor_rollout_ref.actor", "actor_rollout_ref.actor.fsdp_config",
-                                "engine"))  # fmt: skip
-"""Whole names of verl's fields of the model that trains: its critic and others have the same."""
-SIZED = "First dimension of the tensor should be divisible by tensor parallel size"
-PADDED = "make_sequence_length_divisible_by"
+SPARSE = ("megatron", "bridge", "nemo-rl", "skyrl")
+"""Programs whose sparse attention is that of Megatron-LM: others bring their own."""
 
 
 # -- Megatron-LM ----------------------------------------------------------------------------------
@@ -47,6 +36,57 @@ def _delta_net(facts: Facts, since: str, before: str) -> object:
     variant = facts.text("experimental_attention_variant") == "gated_delta_net"
     wrong = variant and facts.cp > 1 and _version_is(facts, since, before)
     return wrong and f"Gated DeltaNet with CP {facts.cp} before 0.19"
+
+
+def _delta_net_of_018(facts: Facts) -> object:
+    # mcore-bridge, with which ms-swift trains, leaves the unknown argument out
+    return facts.program != "ms-swift" and _delta_net(facts, "0.18", "0.19")
+
+
+def _delta_net_heads(facts: Facts) -> object:
+    on = facts.text("experimental_attention_variant") == "gated_delta_net"
+    parts = facts.tp * facts.cp
+    names = ("linear_num_key_heads", "linear_num_value_heads")
+    wrong = [name for name in names if facts.given(name) and facts.number(name, 0) % parts]
+    chunks = facts.text("linear_cp_mode") == "chunkwise"
+    known = _version_is(facts, "0.18", "99") and facts.cp > 1 and not chunks
+    return on and known and wrong and (
+        f"{', '.join(wrong)} not divisible by TP x CP = {parts}"
+    )  # fmt: skip
+
+
+def _packs_lengths(facts: Facts) -> bool:
+    """Whether packed sequences with their lengths reach the model."""
+    if facts.program == "verl":
+        return facts.exact(*UNPADDED).lower() == "true"
+    if facts.program == "nemo-rl":
+        return facts.switch("policy.sequence_packing.enabled")
+    slime = facts.has("actor_num_nodes", "actor_num_gpus_per_node")
+    return _packs(facts) or facts.on("sft") or slime
+
+
+def _packed_delta_net(facts: Facts) -> object:
+    variant = facts.text("experimental_attention_variant") == "gated_delta_net"
+    wrong = variant and _packs_lengths(facts) and _version_is(facts, "0.0", "0.18")
+    return wrong and "packed sequences with Gated DeltaNet before 0.18"
+
+
+def _sparse(facts: Facts) -> bool:
+    dsa = facts.text("experimental_attention_variant") == "dsa"
+    return dsa and facts.cp > 1 and facts.program in SPARSE
+
+
+def _sparse_ring(facts: Facts) -> object:
+    return _sparse(facts) and _version_is(facts, "0.0", "0.19") and (
+        f"sparse attention (dsa) with CP {facts.cp} before 0.19"
+    )  # fmt: skip
+
+
+def _sparse_gather(facts: Facts) -> object:
+    gathers = all(kind.replace("_", "") == "allgather" for kind in facts.types)
+    return _sparse(facts) and _version_is(facts, "0.19", "99") and not gathers and (
+        f"sparse attention (dsa) with CP {facts.cp} and {', '.join(facts.types)}"
+    )  # fmt: skip
 
 
 def _stages_without_lengths(facts: Facts) -> object:
@@ -187,107 +227,25 @@ def _evaluation_size(facts: Facts) -> object:
     return wrong and f"{facts.ranks} ranks are not divisible by TP x PP x eval CP = {product}"
 
 
-# -- reinforcement learning -----------------------------------------------------------------------
-
-
-def _section(facts: Facts) -> str:
-    """The part of a configuration of NeMo-RL that trains."""
-    return "megatron_cfg" if facts.switch("policy.megatron_cfg.enabled") else "dtensor_cfg"
-
-
-def _policy_multiple(facts: Facts) -> int:
-    """What NeMo-RL's sequences have to be a multiple of."""
-    section = f"policy.{_section(facts)}."
-    cp = facts.whole(f"{section}context_parallel_size", default=1)
-    names = (f"{section}tensor_model_parallel_size", f"{section}tensor_parallel_size")
-    tp = facts.whole(*names, default=1)
-    fp8 = facts.switch(f"{section}fp8_cfg.enabled")
-    needed = tp * (2 * cp if cp > 1 else 1)
-    return math.lcm(needed, FP8_ROWS * tp * cp) if fp8 else needed
-
-
-def _policy_padding(facts: Facts) -> object:
-    given, needed = facts.entry(f"policy.{PADDED}"), _policy_multiple(facts)
-    fp8 = facts.switch("megatron_cfg.fp8_cfg.enabled")
-    splits = facts.switch(f"{_section(facts)}.sequence_parallel") or fp8
-    splits = splits or facts.whole(f"{_section(facts)}.context_parallel_size") > 1
-    size = whole_number(given)
-    wrong = size is not None and splits and size % needed
-    what = "TP x 16 with FP8" if fp8 else "TP x 2 CP, or TP without CP,"
-    return wrong and f"{PADDED} is {given}, and {what} makes {needed}"
-
-
-def _policy_packing(facts: Facts) -> object:
-    cp = facts.whole("policy.megatron_cfg.context_parallel_size", default=1)
-    off = facts.entry("policy.sequence_packing.enabled") in ("False", "false")
-    megatron = facts.switch("policy.megatron_cfg.enabled")
-    return megatron and cp > 1 and off and f"CP {cp} without sequence packing"
-
-
-def _padded_rows(facts: Facts) -> object:
-    given = facts.exact(*UNPADDED).lower()
-    return given == "false" and facts.cp > 1 and f"use_remove_padding is off with CP {facts.cp}"
-
-
-def _longest(facts: Facts) -> int:
-    """Tokens of the longest sample that verl keeps."""
-    if facts.entry("data.max_length"):
-        return facts.whole("data.max_length")
-    lengths = (facts.whole("data.max_prompt_length"), facts.whole("data.max_response_length"))
-    return sum(lengths) if all(lengths) else 0
-
-
-def _token_budget(facts: Facts) -> object:
-    budget, longest = facts.whole(*BUDGETS), _longest(facts)
-    on = facts.exact(*DYNAMIC) not in ("", *FALSE) and not facts.on("dynamic_context_parallel")
-    parts = max(facts.cp, whole_number(facts.exact(*ULYSSES)) or 1)
-    wrong = on and budget and longest > budget * parts
-    says = f"a budget of {budget} tokens x CP {parts} < {longest} of the longest sample"
-    return wrong and says
-
-
-def _verl_dynamic(facts: Facts) -> object:
-    if not facts.on("dynamic_context_parallel"):
-        return ""
-    found = []
-    if not facts.budget:
-        found.append("no max_seqlen_per_dp_cp_rank")
-    if facts.exact(*UNPADDED).lower() == "false":
-        found.append("use_remove_padding off")
-    if facts.virtual:
-        found.append("virtual pipeline stages")
-    return found and f"Dynamic CP with {', '.join(found)}"
-
-
-def _verl_critic(facts: Facts) -> object:
-    on = facts.switch("critic.megatron.dynamic_context_parallel")
-    return on and "Dynamic CP of a critic, which is a value model"
-
-
-# -- others ---------------------------------------------------------------------------------------
-
-
-def _neat(facts: Facts) -> object:
-    packed = [name for name in ("neat_packing", "packing") if facts.switch(name)]
-    return packed and facts.cp > 1 and (
-        f"{', '.join(packed)} with CP {facts.cp}: sub-sequences are not padded to "
-        f"2 x CP = {2 * facts.cp}"
-    )  # fmt: skip
-
-
-def _titan(facts: Facts) -> object:
-    length, multiple = facts.whole("training.seq_len"), facts.tp * 2 * facts.cp
-    wrong = facts.cp > 1 and length % multiple
-    return wrong and f"training.seq_len {length} is no multiple of TP x 2 CP = {multiple}"
-
-
 REPORTED: tuple[Rule, ...] = (
     Rule(LAUNCH + "gated-delta-net", RefusedBy.CONFIG, lambda f: _delta_net(f, "0.0", "0.18"),
          message="Gated delta net does not support context parallel",
          remedy="take Megatron-Core 0.19 or newer, or CP 1"),
-    Rule(LAUNCH + "gated-delta-net", Effect.FAILS, lambda f: _delta_net(f, "0.18", "0.19"),
+    Rule(LAUNCH + "gated-delta-net", Effect.FAILS, _delta_net_of_018,
          message="got an unexpected keyword argument 'cp_comm_type'",
          remedy="take Megatron-Core 0.19 or newer, or CP 1"),
+    Rule(LAUNCH + "delta-net-heads", RefusedBy.CONFIG, _delta_net_heads,
+         message="must be a multiple of",
+         remedy="take TP x CP that divides the heads of the linear layers"),
+    Rule(LAUNCH + "packed-delta-net", Effect.FAILS, _packed_delta_net,
+         message="GDN does not support packed sequence",
+         remedy="take Megatron-Core 0.18 or newer (0.19 with CP), or do not pack"),
+    Rule(LAUNCH + "sparse-attention", RefusedBy.CONFIG, _sparse_ring,
+         message="Currently context parallelism is not supported by DSAttention",
+         remedy="take Megatron-Core 0.19 or newer with cp_comm_type all_gather, or CP 1"),
+    Rule(LAUNCH + "sparse-attention", RefusedBy.CONFIG, _sparse_gather,
+         message="DSAttention context parallelism currently supports",
+         remedy="set cp_comm_type to all_gather", repair={"cp_comm_type": "all_gather"}),
     Rule(LAUNCH + "packed-stages", Effect.WRONG, _stages_without_lengths,
          remedy="take Megatron-LM 0.18 or newer, or at most PP 2"),
     Rule(LAUNCH + "packed-stages", Effect.FAILS, _lengths_of_one_rank,
@@ -332,26 +290,4 @@ REPORTED: tuple[Rule, ...] = (
          repair={"average_in_collective": "false"}),
     Rule(LAUNCH + "bridge-evaluation", RefusedBy.BRIDGE, _evaluation_size,
          remedy="take an eval_context_parallel_size that divides ranks and length"),
-    Rule(LAUNCH + "nemo-rl-padding", Effect.FAILS, _policy_padding, programs=("nemo-rl",),
-         message=SIZED, or_message="FP8 execution requires",
-         remedy=f"set policy.{PADDED} to TP x CP x 2 (CP above 1) or TP; with FP8 to 16 x TP x CP"),
-    Rule(LAUNCH + "nemo-rl-packing", Effect.FAILS, _policy_packing, programs=("nemo-rl",),
-         remedy="set policy.sequence_packing.enabled to true"),
-    Rule(LAUNCH + "verl-padding", Effect.FAILS, _padded_rows, programs=("verl",),
-         message=SIZED,
-         remedy="set model.use_remove_padding to True; lengths are then padded to TP x CP x 2"),
-    Rule(LAUNCH + "verl-budget", Effect.FAILS, _token_budget, programs=("verl",),
-         message="max_token_len",
-         remedy="raise the budget per GPU to the longest sample divided by CP"),
-    Rule(LAUNCH + "verl-dynamic", RefusedBy.VERL, _verl_dynamic, programs=("verl",),
-         message="dynamic",
-         remedy="set the budget, keep use_remove_padding on, and leave virtual stages out"),
-    Rule(LAUNCH + "verl-critic", RefusedBy.VERL, _verl_critic, programs=("verl",),
-         message="Dynamic CP currently supports language models only",
-         remedy="leave critic.megatron.dynamic_context_parallel out"),
-    Rule(LAUNCH + "llama-factory-packing", Effect.FAILS, _neat, programs=("llama-factory",),
-         message="alignment",
-         remedy="turn neat_packing and packing off, or set context_parallel_size to 1"),
-    Rule(LAUNCH + "torchtitan-length", Effect.FAILS, _titan, programs=("torchtitan",),
-         remedy="make training.seq_len a multiple of TP x 2 CP"),
 )  # fmt: skip

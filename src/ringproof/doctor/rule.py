@@ -23,6 +23,7 @@ class Effect(str, Enum):
     REFUSED = "refused"
     FAILS = "fails"
     IDLE = "has no effect"
+    DEPENDS = "depends on the version"
     SLOW = "slow"
 
 
@@ -34,6 +35,7 @@ class RefusedBy(str, Enum):
     CONFIG = "the configuration classes of megatron/core"
     BRIDGE = "ConfigContainer.validate in megatron/bridge/training/config.py"
     VERL = "the Megatron engine of verl"
+    NEMO_RL = "the setup of NeMo-RL"
 
 
 Repair = Mapping[str, str | None]
