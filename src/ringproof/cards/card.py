@@ -64,7 +64,7 @@ class _Form:
         return {**handler(schema), **self.schema}
 
 
-class _OneOrMany:
+class OneOrMany:
     """A list of which a single item may be written without brackets."""
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -143,7 +143,7 @@ Identifier = Annotated[
 Label = Annotated[str, _text(40), _VISIBLE]
 Line = Annotated[str, _text(500), _VISIBLE]
 Prose = Annotated[str, _text(5000), _VISIBLE]
-Lines = Annotated[tuple[Line, ...], _OneOrMany()]
+Lines = Annotated[tuple[Line, ...], OneOrMany()]
 Package = Annotated[
     str,
     _matching("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name", "megatron-core"),
@@ -178,11 +178,11 @@ Says = Annotated[Prose, Field(description="The statement, in words.")]
 Proofs = Annotated[
     tuple[Annotated[Line, Field(json_schema_extra={"pattern": _PROOF})], ...],
     _Form(_proofs, {"minItems": 1, "uniqueItems": True}),
-    _OneOrMany(),
+    OneOrMany(),
     Field(description="checks/FILE.py::test, smoke/FILE.py::test, anchor:ID, or `unproven: WHY`."),
 ]
 Scope = Annotated[
-    Annotated[tuple[Identifier, ...], _OneOrMany()] | None,
+    Annotated[tuple[Identifier, ...], OneOrMany()] | None,
     Field(description="Ids of the lines of upstream that the statement is about."),
 ]
 """``None``: the lines of the upstreams that the statement's anchors name. Empty: it is about
@@ -204,7 +204,7 @@ class PackageUpstream(CardModel):
     """Name on the package index."""
     version: Version
     """One exact version, in quotes if it looks like a number."""
-    file_sha256: Annotated[tuple[Sha256, ...], _OneOrMany()] = ()
+    file_sha256: Annotated[tuple[Sha256, ...], OneOrMany()] = ()
     """SHA-256 of the accepted files: one, or one per Python version. Default: any file."""
     repo: Repository | None = None
     """Repository of its sources, for permalinks."""

@@ -14,10 +14,19 @@ from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
 from ringproof.options import option, seconds
+from ringproof.prove.environment import read_environment
 from ringproof.prove.prove import ProveResult
 from ringproof.prove.prove import prove as run_proofs
 from ringproof.prove.showing import print_records, render_report
 from ringproof.prove.suite import ProveRequest
+from ringproof.refuting.outcomes import (
+    UNWANTED,
+    read_refuted,
+    record_name,
+    refuted_record,
+)
+from ringproof.refuting.refute import refute
+from ringproof.refuting.showing import print_refuted
 from ringproof.shipped import workplace
 from ringproof.upstream.sources import parse_overrides
 
@@ -40,7 +49,18 @@ class ProveCommand(SkillOptions, UpstreamOptions):
     require_all: bool = option(
         False, "Fail when upstream code that a card or a proof needs is missing."
     )
-    timeout: float = seconds(3600, "Seconds after which all tests together are ended.")
+    timeout: float = seconds(
+        3600,
+        "Seconds after which all tests together are ended; with --refute, those of a statement.",
+    )
+    refute: bool = option(
+        False,
+        "Make each statement about upstream false by edits of upstream's code, which "
+        "cards/SKILL/refutations.toml has, and expect a proof of it to fail.",
+    )
+    statement: tuple[str, ...] = option(
+        (), "Refute this statement only. Can be given several times.", metavar="ID", needs="refute"
+    )
     jobs: int = option(
         0,
         "Number of test processes side by side. 0 means two, or one where there are GPUs.",
@@ -78,6 +98,9 @@ def prove(options: ProveCommand) -> None:
         if missing:  # then nothing tries to fetch it again
             short = tuple(f"not at hand: {item}" for item in missing)
             request = replace(request, offline=True, short=short)
+        if options.refute:
+            _refute(request, options, console)
+            return
         result = run_proofs(request, console, lambda line: typer.echo(f"stale: {line}", err=True))
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
@@ -110,3 +133,24 @@ def _write(result: ProveResult, options: ProveCommand) -> None:
     write_atomically(options.out / "report.html", report, field="--out")
     if options.html:
         write_text(report, options.html, field="--html")
+
+
+def _refute(request: ProveRequest, options: ProveCommand, console: HarmlessConsole) -> None:
+    """Try the refutations, and exit with 1 if a proof stays green or a refutation is broken."""
+    found = refute(request, options.statement, console)
+    environment = read_environment(request.root)
+    records = [refuted_record(skill, environment, rows) for skill, rows in found.items()]
+    bad = [row for rows in found.values() for row in rows if row.outcome in UNWANTED]
+    if options.record is not None:
+        place = options.record / environment.name
+        make_folder(place, field="--record")
+        for skill, rows in found.items():
+            known = read_refuted(options.record, skill) if options.statement else {}
+            merged = {**known, **{row.statement: row for row in rows}}
+            record = refuted_record(skill, environment, merged.values())
+            write_json(record, place / record_name(skill), field="--record")
+    if options.json_path:
+        write_json({"version": 1, "pass": not bad, "skills": records}, options.json_path)
+    print_refuted(found, console if options.json_path == "-" else HarmlessConsole())
+    if bad:
+        raise typer.Exit(1)

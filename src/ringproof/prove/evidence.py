@@ -203,17 +203,22 @@ def _status(result: SkillResult) -> dict[str, str]:
     return topics
 
 
-class _RecordedProof(BaseModel):
+class RecordedProof(BaseModel):
+    """A proof as it is recorded, of any version of the format."""
+
     id: str
     seconds: float = 0.0
     sources: str | None = None
+    evidence: str | None = None
 
 
 class _RecordedClaim(BaseModel):
     id: str = ""
+    kind: str = ""
     says: str = ""
     verdict: str = ""
-    proofs: tuple[_RecordedProof, ...] = ()
+    evidence: str | None = None
+    proofs: tuple[RecordedProof, ...] = ()
 
 
 class _Record(BaseModel):
@@ -280,8 +285,23 @@ def recorded_seconds(folder: Path, skill: str) -> dict[str, float]:
 
     A record that is not readable is left out.
     """
+    return {name: proof.seconds for name, proof in recorded_proofs(folder, skill).items()}
+
+
+def recorded_proofs(folder: Path, skill: str) -> dict[str, RecordedProof]:
+    """Return the proofs of a skill in its records by id, without records that are not readable."""
     claims = (claim for _, record in _records(folder, skill) if record for claim in record.claims)
-    return {proof.id: proof.seconds for claim in claims for proof in claim.proofs}
+    return {proof.id: proof for claim in claims for proof in claim.proofs}
+
+
+def executed_statements(folder: Path, skill: str) -> frozenset[str]:
+    """Return the statements that were executed in upstream's code according to a record."""
+    claims = (claim for _, record in _records(folder, skill) if record for claim in record.claims)
+    return frozenset(
+        claim.id
+        for claim in claims
+        if claim.evidence == Evidence.UPSTREAM.value and claim.kind != StatementKind.ANCHOR.value
+    )
 
 
 def stale_records(

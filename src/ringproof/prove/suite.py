@@ -221,7 +221,7 @@ def run_suite(
         progress(console, "tests") as update,
         output.open("wb") as stream,
         events.open("r", encoding="utf-8") as lines,
-        _supervised(command, request.root, stream) as process,
+        supervised(command, request.root, stream) as process,
     ):
         deadline = time.monotonic() + request.timeout
         while process.poll() is None and time.monotonic() < deadline:
@@ -229,7 +229,7 @@ def run_suite(
                 process.wait(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0.0)))
             suite.read(lines, update)
         code = process.poll()
-    suite.end(_ending(code, request.timeout, output))
+    suite.end(ending(code, request.timeout, output))
     return suite
 
 
@@ -241,8 +241,13 @@ def _distributed(files: Sequence[str], jobs: int) -> Iterator[str]:
     yield from ("--", *files)
 
 
-def _ending(code: int | None, seconds: float, output: Path) -> str:
-    """Return how the run ended, for tests that it did not finish."""
+def ending(code: int | None, seconds: float, output: Path) -> str:
+    """Return how a run ended, for tests that it did not finish.
+
+    Args:
+        code: Exit code of pytest; ``None`` if it was stopped after ``seconds``.
+        output: File with what it wrote.
+    """
     if code is None:
         return f"the run was stopped after {seconds:g} s"
     lines = output.read_text("utf-8", "replace").splitlines()
@@ -251,24 +256,31 @@ def _ending(code: int | None, seconds: float, output: Path) -> str:
 
 
 @contextlib.contextmanager
-def _supervised(
-    command: Sequence[str], folder: Path, output: IO[bytes]
+def supervised(
+    command: Sequence[str],
+    folder: Path,
+    output: IO[bytes],
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Process[bytes]]:
     """Run a command, and end it and all that it has started on exit, whatever their sessions are.
 
     It is interrupted first, so that it can close what it opened. Its output goes to a file, so that
     no pipe can fill, and its temporary files to a folder that is removed.
+
+    Args:
+        environment: Its variables; those of `variables` by default.
     """
     strays: set[psutil.Process] = set()
     with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
         scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
-        environment = {**variables(), "TMPDIR": stack.enter_context(scratch)}
+        given = variables() if environment is None else environment
+        own = {**given, "TMPDIR": stack.enter_context(scratch)}
         stack.callback(_kill, strays)
         process = stack.enter_context(
             started(
                 command,
                 folder=folder,
-                environment=environment,
+                environment=own,
                 stdout=output,
                 last_signal=signal.SIGTERM,
             )

@@ -1,0 +1,190 @@
+"""``ringproof prove --refute`` over a miniature repository whose refutations have every fate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.anchors.wheelhouse import make_wheel
+from checks.prove.miniature import Miniature, claim, miniature
+from ringproof.cards import load_card, statements
+from ringproof.prove.suite import SuiteResult
+from ringproof.refuting.editing import EditError, edited_text
+from ringproof.refuting.outcomes import Fate, read_refuted, seen_to_fail
+from ringproof.refuting.planting import edited_trees
+from ringproof.refuting.refutations import SourceEdit, load_refutations
+from ringproof.refuting.refute import judge_run
+from ringproof.rehearsal.runs.upstreams import unpacked
+from ringproof.upstream.tree import WheelTree
+
+TESTS = """
+import pytest
+from pathlib import Path
+from ringproof.upstream.releases import Release
+
+@pytest.fixture
+def upstream(request):
+    cache = Path(request.config.getoption("--ringproof-cache"))
+    text = Release("demo-upstream", "1.0").open(cache, offline=True).read("pkg/mod.py")
+    names = {"__name__": "mod"}
+    exec(text, names)
+    return names
+
+def test_limit(upstream):
+    assert upstream["LIMIT"] == 4, "another limit"
+
+def test_names(upstream):
+    assert upstream["NAMES"]
+
+@pytest.fixture
+def prepared_wrongly(upstream):
+    assert upstream["LIMIT"] == 4
+
+def test_set_up(prepared_wrongly):
+    pass
+"""
+REFUTED = {  # statement: its test, what is replaced in pkg/mod.py, the outcome, and words of it
+    "limited": ("test_limit", "4", "5", "seen-to-fail", "another limit"),
+    "named": ("test_names", "flat", "flut", "stayed-green", "1 tests passed"),
+    "misspelled": ("test_limit", "LIMITS", "5", "broken", "'LIMITS' occurs 0 times"),
+    "unreadable": ("test_limit", "= 4", "= (", "broken", "is not Python"),
+    "unprepared": ("test_set_up", "4", "5", "broken", "test_set_up"),
+}
+Run = tuple[int, dict[str, dict[str, Any]], Miniature]
+
+
+def refutation(statement: str, find: str, replace: str, **more: str) -> str:
+    found = {"upstream": "demo", "path": "pkg/mod.py", "find": find, "replace": replace, **more}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in found.items()]
+    head = f"[[refutation]]\nstatement = {statement!r}\n[[refutation.edit]]\n"
+    return head + "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    made = miniature(tmp_path_factory.mktemp("refuted"))
+    made.file("checks/test_facts.py", TESTS)
+    names = [*REFUTED, "excused"]
+    tests = [REFUTED.get(name, ("test_limit",))[0] for name in names]
+    claims = [
+        claim(name, f"checks/test_facts.py::{test}")
+        for name, test in zip(names, tests, strict=True)
+    ]
+    made.card(claims=claims)
+    parts = [refutation(name, *REFUTED[name][1:3]) for name in REFUTED]
+    parts.append('[[excused]]\nstatement = "excused"\nwhy = "no source"\n')
+    made.file("skills/demo/refutations.toml", "".join(parts))
+    done = made.prove("--refute", "--json", "-", "--record", "evidence", "--jobs", "2")
+    assert done.stdout, done.stderr
+    (skill,) = json.loads(done.stdout)["skills"]
+    return done.returncode, {row["statement"]: row for row in skill["refutations"]}, made
+
+
+@pytest.mark.parametrize("name", REFUTED)
+def test_each_refutation_has_its_outcome(run: Run, name: str) -> None:
+    *_, outcome, words = REFUTED[name]
+    row = run[1][name]
+    assert row["outcome"] == outcome
+    assert words in row["failure"] + row["why"]
+
+
+def test_an_excuse_is_kept_and_what_stays_green_fails_the_run(run: Run) -> None:
+    code, rows, _ = run
+    assert code == 1
+    assert (rows["excused"]["outcome"], rows["excused"]["why"]) == ("excused", "no source")
+
+
+def test_a_record_holds_until_the_statement_or_the_edits_change(run: Run) -> None:
+    made = run[2]
+    card = made.root / "skills" / "demo" / "card.yaml"
+    recorded = read_refuted(made.root / "evidence", "demo")
+    assert recorded["limited"].proof == "checks/test_facts.py::test_limit"
+
+    def seen() -> frozenset[str]:
+        said = statements(load_card(card))
+        return seen_to_fail(recorded, said, load_refutations(card, said))
+
+    assert seen() == {"limited"}
+    path = card.with_name("refutations.toml")
+    whole = path.read_text()
+    path.write_text(whole.replace('replace = "5"', 'replace = "6"', 1))
+    assert seen() == frozenset()
+    path.write_text(whole)
+    card.write_text(card.read_text().replace("limited is so", "limited is otherwise"))
+    assert seen() == frozenset()
+
+
+def test_an_edited_tree_is_unpacked_apart(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"pkg/__init__.py": "", "pkg/mod.py": "LIMIT = 4\n"})
+
+    def limit() -> str:
+        tree = WheelTree(wheel, "pip:demo-upstream==1.0", "0" * 64)
+        return (unpacked(tree, ("pkg/",), tmp_path) / "pkg" / "mod.py").read_text()
+
+    with edited_trees({"demo-upstream==1.0": {"pkg/mod.py": "LIMIT = 5\n"}}):
+        assert limit() == "LIMIT = 5\n"
+    assert limit() == "LIMIT = 4\n"
+    with edited_trees({"demo-upstream==2.0": {"pkg/mod.py": "LIMIT = 5\n"}}):
+        assert limit() == "LIMIT = 4\n"
+
+
+def edit(**keys: Any) -> SourceEdit:
+    return SourceEdit.model_validate({"upstream": "demo", "path": "mod.py", **keys})
+
+
+SOURCE = "def first():\n    return 1\n\nclass Second:\n    def first(self):\n        return 1\n"
+
+
+def test_an_edit_is_confined_to_a_definition() -> None:
+    changed = edited_text(SOURCE, edit(inside="Second.first", find="1", replace="2"))
+    assert changed == SOURCE[:-2] + "2\n"
+    assert edited_text(SOURCE, edit(find="1", replace="2", count=2)).count("2") == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"find": "1", "replace": "2"}, "occurs 2 times"),
+        ({"find": "1", "replace": "2", "inside": "third"}, "0 definitions of third"),
+        ({"find": "1", "replace": "(", "count": 2}, "is not Python"),
+        ({"find": "1", "replace": "1", "count": 2}, "by itself"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_is_an_error(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(EditError, match=problem):
+        edited_text(SOURCE, edit(**keys))
+
+
+def phase(when: str, outcome: str, detail: str) -> str:
+    fields = {"event": "phase", "id": "t", "seconds": 0, "expected_failure": False}
+    return json.dumps(
+        {**fields, "properties": [], "when": when, "outcome": outcome, "detail": detail}
+    )
+
+
+@pytest.mark.parametrize(
+    ("when", "outcome", "detail", "fate"),
+    [
+        ("call", "failed", "E   AssertionError: 1", Fate.SEEN),
+        ("call", "failed", "E   ImportError: cannot import name", Fate.BROKEN),
+        ("setup", "failed", "E   AssertionError: 1", Fate.BROKEN),
+        ("call", "skipped", "needs a checkout of demo", Fate.NOT_HERE),
+        ("call", "passed", "", Fate.GREEN),
+    ],
+)
+def test_only_a_failure_in_the_call_counts(
+    when: str, outcome: str, detail: str, fate: Fate
+) -> None:
+    suite = SuiteResult()
+    for line in (
+        json.dumps({"event": "selected", "ids": ["t"]}),
+        phase(when, outcome, detail),
+        json.dumps({"event": "finish", "id": "t"}),
+        json.dumps({"event": "end", "exit": 1}),
+    ):
+        suite.feed(line)
+    suite.end("it ended")
+    assert judge_run("s", "d", suite).outcome is fate

@@ -1,0 +1,153 @@
+"""What became of refutations, and their records.
+
+There is one file for each skill and environment class, ``evidence/CLASS/refuted-SKILL.json``::
+
+    {"version": 1, "ringproof": V, "skill": NAME,
+     "environment": {"class", "python", "torch", "platform", "cpus", "gpus", "commit", "dirty"},
+     "refutations": [{"statement": ID, "outcome": OUTCOME, "digest": SHA256, "proof": NODE,
+                      "failure": TEXT, "why": TEXT, "seconds": S}],
+     "totals": {OUTCOME: N}}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ringproof import __version__
+from ringproof.cards import Statement
+from ringproof.prove.environment import Environment
+from ringproof.refuting.refutations import (
+    Excuse,
+    Refutation,
+    Refutations,
+    refutation_digest,
+)
+
+VERSION = 1
+
+
+class Fate(str, Enum):
+    """Outcome of a refutation: its word, its style on a terminal, and what it means."""
+
+    style: str
+    meaning: str
+
+    SEEN = "seen-to-fail", "green", "a proof failed with the edits in place"
+    GREEN = "stayed-green", "bold red", "every proof passed although the statement was false"
+    BROKEN = "broken", "bold red", "the edits did not apply, or no proof ran to its end with them"
+    NOT_HERE = "not-here", "cyan", "upstream code that is edited is not on this machine"
+    EXCUSED = "excused", "yellow", "the card says why it has no refutation"
+    NONE = "none", "yellow", "the statement has no refutation"
+
+    def __new__(cls, word: str, style: str, meaning: str) -> Fate:
+        """Make a member whose value is its word."""
+        member = str.__new__(cls, word)
+        member._value_, member.style, member.meaning = word, style, meaning
+        return member
+
+
+UNWANTED = frozenset({Fate.GREEN, Fate.BROKEN})
+"""What has to be mended."""
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """What became of the refutation of one statement.
+
+    Attributes:
+        digest: `refutation_digest` of what was tried; empty without a refutation.
+        proof: Node id of the test that failed.
+        failure: First line of its failure.
+        why: Reason for any other outcome.
+    """
+
+    statement: str
+    outcome: Fate
+    digest: str = ""
+    proof: str = ""
+    failure: str = ""
+    why: str = ""
+    seconds: float = 0.0
+
+
+def current_digest(statement: Statement, refutations: Refutations) -> str:
+    """Return the digest of a statement's refutation or excuse; empty without one."""
+    own = refutations.of(statement.id)
+    if isinstance(own, Refutation):
+        return refutation_digest(statement, own.edit)
+    return refutation_digest(statement, ()) if isinstance(own, Excuse) else ""
+
+
+def refuted_record(
+    skill: str, environment: Environment, found: Iterable[Refuted]
+) -> dict[str, Any]:
+    """Return the record of one skill in the form of the module docstring."""
+    rows, known = [*found], asdict(environment)
+    totals = Counter(row.outcome for row in rows)
+    return {
+        "version": VERSION,
+        "ringproof": __version__,
+        "skill": skill,
+        "environment": {"class": known.pop("name"), **known},
+        "refutations": [{**asdict(row), "outcome": row.outcome.value} for row in rows],
+        "totals": {fate.value: totals[fate] for fate in Fate if totals[fate]},
+    }
+
+
+class _Row(BaseModel):
+    statement: str
+    outcome: Fate
+    digest: str = ""
+    proof: str = ""
+    failure: str = ""
+    why: str = ""
+    seconds: float = 0.0
+
+
+class _RefutedRecord(BaseModel):
+    version: int
+    refutations: tuple[_Row, ...]
+
+
+def record_name(skill: str) -> str:
+    """Return the name of a skill's record."""
+    return f"refuted-{skill}.json"
+
+
+def read_refuted(folder: Path, skill: str) -> dict[str, Refuted]:
+    """Return what is recorded of a skill by statement, the best of all environments.
+
+    A record that is not readable is left out.
+    """
+    rank = {fate: place for place, fate in enumerate(Fate)}
+    best: dict[str, Refuted] = {}
+    for path in sorted(folder.glob(f"*/{record_name(skill)}")):
+        try:
+            record = _RefutedRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        for row in record.refutations if record.version == VERSION else ():
+            known = best.get(row.statement)
+            if known is None or rank[row.outcome] < rank[known.outcome]:
+                best[row.statement] = Refuted(**row.model_dump())
+    return best
+
+
+def seen_to_fail(
+    recorded: Mapping[str, Refuted], said: Sequence[Statement], refutations: Refutations
+) -> frozenset[str]:
+    """Return the statements whose proofs failed, as recorded, under the refutation of today."""
+    return frozenset(
+        one.id
+        for one in said
+        if one.id in recorded
+        and recorded[one.id].outcome is Fate.SEEN
+        and recorded[one.id].digest == current_digest(one, refutations)
+    )
