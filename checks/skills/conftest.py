@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from checks.skills.shared import REPOSITORY
+from checks.skills.shared import REPOSITORY, spec_of
 from ringproof.cards import Card, load_card
 from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.rehearsal.fixtures import SessionServers
@@ -38,12 +38,11 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
 
 @pytest.fixture(scope="session")
 def upstream_of(stage: SessionServers) -> Callable[[str], Upstream]:
-    """Megatron-LM at the commit that the dynamic CP card names, by key, on ranks without GPUs."""
+    """Megatron-LM at the version that the dynamic CP card names, by key, on ranks without GPUs."""
     card = load_card(REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml")
 
     def upstream(name: str) -> Upstream:
-        commit = card.upstreams[name].commit
-        return stage.upstream(f"NVIDIA/Megatron-LM@{commit}")
+        return stage.upstream(spec_of(card, name))
 
     return upstream
 
@@ -68,12 +67,12 @@ def card(request: pytest.FixtureRequest) -> Card:
 
 @pytest.fixture(scope="session")
 def graph_line(stage: SessionServers) -> Callable[[str], Upstream]:
-    """Megatron-LM at the commit that the graph card names, by key, on the engine of its line."""
+    """Megatron-LM at the version that the graph card names, by key, on the engine of its line."""
     card = load_card(REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml")
-    slots = f"NVIDIA/TransformerEngine@{card.upstreams['transformer-engine-pr3353'].commit}"
+    slots = spec_of(card, "transformer-engine-pr3353")
 
     def upstream(name: str) -> Upstream:
-        megatron = f"NVIDIA/Megatron-LM@{card.upstreams[name].commit}"
+        megatron = spec_of(card, name)
         if name == "megatron-lm-pr6479":
             return stage.upstream(megatron, slots)
         return stage.upstream(megatron)

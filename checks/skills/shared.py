@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ringproof.cards import Card, load_card
+from ringproof.cards import Card, PackageUpstream, load_card
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}  # of a TransformerConfig
@@ -34,6 +34,14 @@ class Group:
 
     def rank(self) -> int:
         return self._rank
+
+
+def spec_of(card: Card, name: str) -> str:
+    """The version that a card names by a key, for ``stage.upstream``."""
+    upstream = card.upstreams[name]
+    if isinstance(upstream, PackageUpstream):
+        return f"pip:{upstream.package}=={upstream.version}"
+    return f"{upstream.repo}@{upstream.commit}"
 
 
 def body_of(text: str) -> str:

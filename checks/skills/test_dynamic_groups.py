@@ -12,6 +12,7 @@ from ringproof.reference.topology.layout import RankLayout
 FULL = "DATA_PARALLEL_GROUP_WITH_CP"
 CASES = "checks.skills.dynamic_cases"
 DEV, MAIN, RELEASE = "megatron-lm-dev", "megatron-lm-main", "megatron-lm-release"
+CORE, LATER = "megatron-core", ("megatron-lm-r0.17", "megatron-lm-r0.18", "megatron-lm-r0.19")
 HYBRID = {"hybrid_context_parallel": True}
 LAYOUTS = {
     "hybrid": HYBRID,
@@ -23,10 +24,8 @@ LAYOUTS = {
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-r0.17"])
-def upstream(request, stage):
-    if request.param == "megatron-core":
-        return stage.upstream()
+@pytest.fixture(scope="module", params=[CORE, LATER[0]])
+def upstream(request):
     return request.getfixturevalue("upstream_of")(request.param)
 
 
@@ -177,7 +176,7 @@ def test_dev_pads_to_the_domain(ask):
         assert lengths == [-(-length // multiple) * multiple for length in (5, 9)]
 
 
-@pytest.mark.parametrize("key", [MAIN, RELEASE])
+@pytest.mark.parametrize("key", [*LATER, MAIN, RELEASE])
 def test_main_and_the_release_pad_to_the_static_size(ask, key):
     """Eight ranks cannot cut these rows in zigzag order, which takes multiples of 16."""
     ((found,),) = ask("padded_lengths", key, [(2, 4, 1)])
@@ -190,14 +189,15 @@ def test_dev_shifts_inside_padded_sequences(ask):
     assert found == [2, 3, 4, 5, 6, 7, 8, 0, 10, 11, 12, 13, 14, 15, 16, 0]
 
 
-def test_the_release_shifts_inside_unpadded_ones(ask):
+@pytest.mark.parametrize("key", [CORE, *LATER])
+def test_the_release_shifts_inside_unpadded_ones(ask, key):
     """The second sequence, in rows 8 to 15, is not shifted at all, and the first is cut."""
-    (found,) = ask("shifted", RELEASE)
+    (found,) = ask("shifted", key)
     assert found[:5] == [2, 3, 4, 5, 0]
     assert found[8:] == list(range(9, 17))
 
 
-@pytest.mark.parametrize("key", [DEV, MAIN, RELEASE])
+@pytest.mark.parametrize("key", [DEV, MAIN, CORE, *LATER])
 def test_a_sequence_weighs_its_square_over_its_ranks(ask, key):
     cases = [[100, 1, 128], [200, 1, 256], [200, 2, 128], [400, 4, 128]]
     (found,) = ask("costs", key, cases)

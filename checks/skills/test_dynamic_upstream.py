@@ -32,11 +32,10 @@ CARD = REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml"
 SCHEDULING_FILES = ("data_schedule.py", "hybrid_cp_schedule.py", "packed_seq_params.py")
 
 
-@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-main"])
+@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-r0.19", "megatron-lm-main"])
 def hand_over(stage, request):
     """Passes on four ranks: static, dynamic on two, static, on one, static, a size alone."""
-    release = request.param == "megatron-core"
-    upstream = None if release else request.getfixturevalue("upstream_of")(request.param)
+    upstream = request.getfixturevalue("upstream_of")(request.param)
     call = ("checks.skills.core_cases:dynamic", 4, "hybrid_context_parallel")
     return stage.call(*call, upstream=upstream)[1]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checks.skills.commands import rehearsed
-from checks.skills.shared import REPOSITORY, blocks, check_markers
+from checks.skills.shared import REPOSITORY, blocks, check_markers, spec_of
 from ringproof.cards import Card
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 from ringproof.rehearsal.fixtures import SessionServers
@@ -44,7 +44,7 @@ def test_the_guard_stops_a_run_without_sizes(printed):
 
 
 def test_local_attention_of_dev_takes_all_gather_only(stage, card):
-    dev = stage.upstream(f"NVIDIA/Megatron-LM@{card.upstreams['megatron-lm-dev'].commit}")
+    dev = stage.upstream(spec_of(card, "megatron-lm-dev"))
     (said,) = stage.call("checks.skills.core_cases:local_types", 1, None, upstream=dev)
     assert said.pop("all_gather") == ""
     message = "only supports all_gather communication type for context parallelism"
@@ -61,7 +61,7 @@ def test_the_command_of_the_skill_trains_over_two_levels(
     With the engine's log switched on, the log has the card's lines of what was asked for and ran.
     """
     (command,) = (block for block in blocks(text, "bash") if "torchrun" in block)
-    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{card.upstreams[line].commit}")
+    upstream = stage.upstream(spec_of(card, line))
     shown = rehearsed(f"NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 {command}", upstream, tmp_path)
     assert shown.data["launch"]["ranks"] == 4
     assert "a2a+p2p over 2 x 2 ranks" in shown.printed

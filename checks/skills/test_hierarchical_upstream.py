@@ -27,6 +27,7 @@ from checks.skills.shared import (
     mentions,
     output_calls,
     parse_core,
+    spec_of,
 )
 from ringproof.cards import load_card
 from ringproof.rehearsal.protocol.program import calling
@@ -39,12 +40,13 @@ LEVELS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-main", "megatron-lm-dev"])
+VERSIONS = ("megatron-core", "megatron-lm-r0.19", "megatron-lm-main", "megatron-lm-dev")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
 def ranks(stage, request):
     """Four ranks on which Megatron-core built and handed over level groups, by version."""
-    named = load_card(CARD).upstreams[request.param]
-    release = request.param == "megatron-core"
-    upstream = stage.upstream(*(() if release else (f"NVIDIA/Megatron-LM@{named.commit}",)))
+    upstream = stage.upstream(spec_of(load_card(CARD), request.param))
     call = calling(upstream, "checks.skills.core_cases:hierarchical", None, 4, dtype="float64")
     outcome = stage.run(call, preload="")
     assert outcome.failure is None, outcome.failure

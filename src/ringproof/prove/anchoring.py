@@ -114,25 +114,26 @@ _DEFINING = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assi
 
 
 class GivenTree(UpstreamTree):
-    """An upstream checkout that notes what a test does with it.
+    """An upstream checkout or wheel that notes what a test does with it.
 
     Args:
         tree: Its files.
         repo: Repository of the sources.
-        commit: The commit that the card names.
+        version: The commit or release that the card names.
     """
 
-    def __init__(self, tree: UpstreamTree, repo: str, commit: str) -> None:
-        self.origin, self.commit, self._tree, self._repo = tree.origin, commit, tree, repo
+    def __init__(self, tree: UpstreamTree, repo: str, version: str) -> None:
+        self.origin, self.commit, self._tree = tree.origin, tree.commit, tree
+        self._touch = Touch(False, repo, version)
 
     def read(self, path: str) -> bytes:
         """See `UpstreamTree.read`; the test read upstream."""
-        note(Touch(False, self._repo, str(self.commit)))
+        note(self._touch)
         return self._tree.read(path)
 
     def paths(self, under: str = "") -> Iterator[str]:
         """See `UpstreamTree.paths`; the test read upstream."""
-        note(Touch(False, self._repo, str(self.commit)))
+        note(self._touch)
         return self._tree.paths(under)
 
     def run(self, path: str, parts: Sequence[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
@@ -145,9 +146,9 @@ class GivenTree(UpstreamTree):
             parts: Statements of the file, as `ast.parse` gives them.
             names: What they find; it gets what they define.
         """
-        read = Touch(False, self._repo, str(self.commit))
-        note(read.ran(f"{path}:{part.lineno}" for part in parts if not isinstance(part, _DEFINING)))
-        watch(self.origin, read)
+        within = (part for part in parts if not isinstance(part, _DEFINING))
+        note(self._touch.ran(f"{path}:{part.lineno}" for part in within))
+        watch(self.origin, self._touch)
         exec(compile(ast.Module([*parts], []), f"{self.origin}/{path}", "exec"), names)
         return names
 
@@ -155,15 +156,16 @@ class GivenTree(UpstreamTree):
 def given_tree(
     entries: Sequence[str], card: Card, name: str, *, cache: str | None = None
 ) -> GivenTree:
-    """Open an upstream repository of a card at the commit that the card names.
+    """Open an upstream of a card at the commit or release that the card names.
 
     Args:
         entries: Entries ``NAME=SPEC`` that the user gave.
         name: Key of the upstream in the card.
-        cache: Folder of fetched repositories, the value of `CACHE_OPTION`.
+        cache: Folder of fetched repositories and wheels, the value of `CACHE_OPTION`.
 
     Raises:
-        UpstreamUnavailable: No checkout was given. The message names the one that is needed.
+        UpstreamUnavailable: No checkout was given, or the wheel is not in the cache. The message
+            names what is needed.
         InputError: The given tree is not a repository, or is at another commit.
     """
     upstream = card.upstreams[name]
@@ -172,7 +174,8 @@ def given_tree(
         cache=Path(cache or os.devnull),
         offline=True,
     )
-    tree = choice.open(name, upstream)
-    refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
-    repo, commit = getattr(upstream, "repo", ""), getattr(upstream, "commit", "")
-    return GivenTree(tree, repo, commit)
+    tree, given = choice.open(name, upstream), choice.spec(name, upstream)
+    if given is not None:
+        refuse_other_version(name, given, upstream, tree)
+    version = upstream.version if isinstance(upstream, PackageUpstream) else upstream.commit
+    return GivenTree(tree, upstream.repo or name, version)

@@ -167,7 +167,12 @@ def _about_upstream(records: Sequence[Record]) -> str:
     for record in records:
         about.update(record["about_upstream"])
     counts = [f"{about[kind.value]} {_RESTS[kind]}" for kind in Evidence if about[kind.value]]
-    told = ", ".join((*counts, f"{about['none']} not proven here"))
+    partly = sum(bool(claim["executed"]) and claim["verdict"] == Verdict.PARTLY.value
+                 for claim in _claims(records) if claim["lines"])  # fmt: skip
+    lacking = f"{about['none']} not proven here"
+    if partly:
+        lacking += f" ({partly} of them executed in part)"
+    told = ", ".join((*counts, lacking))
     return f"{_number_of(sum(about.values()), 'statement')} about upstream: {told}"
 
 
