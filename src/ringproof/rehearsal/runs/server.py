@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from multiprocessing import Pipe
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.budget import free_memory
 from ringproof.programs import python, started, variables
 from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
@@ -24,6 +26,8 @@ from ringproof.rehearsal.runs.watch import Progress, RunWatch, tail
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
 
 PORT_TAKEN = "EADDRINUSE"
+LEAST_FREE_BYTES = 5 << 30
+"""Free memory below which servers that nobody uses end: eight ranks of a rehearsal take 4 GB."""
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
@@ -140,10 +144,14 @@ def _touches(upstream: Upstream, outcome: Outcome) -> Iterator[Touch]:
 class Servers(contextlib.ExitStack):
     """Servers that start when they are needed; a context manager that ends all of them.
 
+    Each holds an imported upstream, 0.4 GB, for the next program that needs it. Before another one
+    starts on a machine whose memory is short, those that were used longest ago end.
+
     Args:
         folder: Where their logs are.
         path: Folder whose modules programs may call.
         environment: Variables that upstream may read while it is imported.
+        free: Function that returns the bytes of memory that are free.
     """
 
     def __init__(
@@ -152,14 +160,16 @@ class Servers(contextlib.ExitStack):
         *,
         path: Path | None = None,
         environment: Mapping[str, str] = ENVIRONMENT,
+        free: Callable[[], int] = free_memory,
     ) -> None:
         super().__init__()
         known = variables().get("PYTHONPATH")
         paths = [str(one) for one in (path, known) if one]
         self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._started: dict[tuple[object, ...], Server] = {}
+        self._folder, self._free = folder, free
+        self._logs = itertools.count()
+        self._started: dict[tuple[object, ...], Server] = {}  # the last used is the last
 
     def run(
         self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0,
@@ -172,23 +182,28 @@ class Servers(contextlib.ExitStack):
         """
         full = program.full_size
         key = (program.upstream, preload, program.dtype, full and full.computes)
-        if key not in self._started:
-            server = Server(
-                program.upstream,
-                preload,
-                environment=self._environment,
-                dtype=program.dtype,
-                log=self._folder / f"server-{len(self._started)}.log",
-                full_size=full,
-            )
-            self._started[key] = self.enter_context(server)
+        server = self._started.pop(key, None) or self._another(program, preload)
+        self._started[key] = server
         run = functools.partial(
-            self._started[key].run, program, folder, limit_seconds=limit_seconds, progress=progress
+            server.run, program, folder, limit_seconds=limit_seconds, progress=progress
         )
         outcome = run()
         # Another program may have taken the port before the ranks did.
         taken = outcome.failure is not None and PORT_TAKEN in outcome.failure.message
         return run() if taken else outcome
+
+    def _another(self, program: Program, preload: str) -> Server:
+        while self._started and self._free() < LEAST_FREE_BYTES:
+            self._started.pop(next(iter(self._started))).close()
+        server = Server(
+            program.upstream,
+            preload,
+            environment=self._environment,
+            dtype=program.dtype,
+            log=self._folder / f"server-{next(self._logs)}.log",
+            full_size=program.full_size,
+        )
+        return self.enter_context(server)
 
 
 def _free_port() -> int:

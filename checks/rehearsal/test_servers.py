@@ -1,0 +1,60 @@
+"""How many interpreters with an imported upstream are kept for the next program."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs import server as module
+from ringproof.rehearsal.runs.outcome import Outcome
+
+
+class CountedServer(contextlib.ExitStack):
+    """A server without a process, which tells when it ends."""
+
+    def __init__(self, ended: list[str], upstream: Upstream, script: str, **_: object) -> None:
+        super().__init__()
+        self.callback(ended.append, script)
+
+    def run(self, program: Program, folder: Path, **_: object) -> Outcome:
+        return Outcome((), None, 0.0, 0, folder)
+
+
+@pytest.mark.parametrize(
+    ("free", "ended_before", "ended"),
+    [(module.LEAST_FREE_BYTES, [], "abc"), (0, ["a", "b", "a"], "aabc")],
+    ids=["enough memory", "too little"],
+)
+def test_servers_end_where_memory_is_short(
+    tmp_path: Path, free: int, ended_before: list[str], ended: str
+) -> None:
+    seen: list[str] = []
+    program = mock.Mock(spec=Program, upstream=mock.Mock(), full_size=None, dtype="float32")
+    new = lambda *given, **named: CountedServer(seen, *given, **named)  # noqa: E731
+    with (
+        mock.patch.object(module, "Server", new),
+        module.Servers(tmp_path, free=lambda: free) as servers,
+    ):
+        for script in "abaac":
+            servers.run(program, script, tmp_path)
+        assert seen == ended_before
+    assert sorted(seen) == [*ended]
+
+
+def test_the_server_used_last_stays(tmp_path: Path) -> None:
+    """Memory is short once, when the third one starts: of two, the one used longest ago ends."""
+    seen: list[str] = []
+    free = iter([module.LEAST_FREE_BYTES, 0, module.LEAST_FREE_BYTES])
+    program = mock.Mock(spec=Program, upstream=mock.Mock(), full_size=None, dtype="float32")
+    new = lambda *given, **named: CountedServer(seen, *given, **named)  # noqa: E731
+    with (
+        mock.patch.object(module, "Server", new),
+        module.Servers(tmp_path, free=lambda: next(free)) as servers,
+    ):
+        for script in "abac":
+            servers.run(program, script, tmp_path)
+        assert seen == ["b"]
