@@ -41,6 +41,9 @@ class ProveCommand(SkillOptions, UpstreamOptions):
         False, "Fail when upstream code that a card or a proof needs is missing."
     )
     timeout: float = seconds(3600, "Seconds after which all tests together are ended.")
+    resume: bool = option(
+        False, "Take over what passed in the last run in --out, where its sources are the same."
+    )
     jobs: int = option(
         0,
         "Number of test processes side by side. 0 means two, or one where there are GPUs.",
@@ -60,6 +63,7 @@ class ProveCommand(SkillOptions, UpstreamOptions):
             evidence=self.record or place.resolve().parent / "evidence",
             cache=self.downloads, offline=self.offline, timeout=self.timeout, jobs=self.jobs,
             upstreams=parse_overrides(self.upstream), require_all=self.require_all,
+            resume=self.resume,
         )  # fmt: skip
 
 
@@ -78,7 +82,7 @@ def prove(options: ProveCommand) -> None:
         if missing:  # then nothing tries to fetch it again
             short = tuple(f"not at hand: {item}" for item in missing)
             request = replace(request, offline=True, short=short)
-        result = run_proofs(request, console, lambda line: typer.echo(f"stale: {line}", err=True))
+        result = run_proofs(request, console, lambda line: typer.echo(line, err=True))
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, options)
