@@ -334,6 +334,8 @@ MLA = (
     "--qk-pos-emb-head-dim 16 --v-head-dim 16 --position-embedding-type rope --no-rope-fusion"
 )
 SHAPE = "The size of tensor a (128) must match the size of tensor b (256)"
+SHORT_TABLE = " is out of bounds for dimension 0 with size 128"
+"""The index is of the rank that raises first: 128 on one, 192 on the other."""
 STALE = "fails in the replay: index 17 is out of bounds for dimension 0 with size 17"
 LONGER = "fused_attn_fwd with max_seqlen_q=128"
 
@@ -343,7 +345,7 @@ LONGER = "fused_attn_fwd with max_seqlen_q=128"
     [
         (ROPE, 1, SHAPE),
         (f"{ROPE} --no-rope-fusion", 2, SHAPE),
-        (ROPE, 2, "index 192 is out of bounds for dimension 0 with size 128"),
+        (ROPE, 2, SHORT_TABLE),
         (NO_POSITION, 1, LONGER),
         (NO_POSITION, 2, STALE),
         (MLA, 1, LONGER),

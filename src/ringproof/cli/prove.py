@@ -49,6 +49,9 @@ class ProveCommand(SkillOptions, UpstreamOptions):
     require_all: bool = option(
         False, "Fail when upstream code that a card or a proof needs is missing."
     )
+    resume: bool = option(
+        False, "Take over what passed in the last run in --out, where its sources are the same."
+    )
     timeout: float = seconds(
         3600,
         "Seconds after which all tests together are ended; with --refute, those of a statement.",
@@ -80,6 +83,7 @@ class ProveCommand(SkillOptions, UpstreamOptions):
             evidence=self.record or place.resolve().parent / "evidence",
             cache=self.downloads, offline=self.offline, timeout=self.timeout, jobs=self.jobs,
             upstreams=parse_overrides(self.upstream), require_all=self.require_all,
+            resume=self.resume,
         )  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def prove(options: ProveCommand) -> None:
         if options.refute:
             _refute(request, options, console)
             return
-        result = run_proofs(request, console, lambda line: typer.echo(f"stale: {line}", err=True))
+        result = run_proofs(request, console, lambda line: typer.echo(line, err=True))
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, options)

@@ -22,6 +22,7 @@ from ringproof.cards import (
     statements,
 )
 from ringproof.errors import InputError, shown
+from ringproof.files import make_folder
 from ringproof.progress import progress
 from ringproof.prove.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digest
 from ringproof.prove.closure import SourceClosure
@@ -36,6 +37,7 @@ from ringproof.prove.evidence import (
 from ringproof.prove.grounds import Grounds
 from ringproof.prove.judging import judge
 from ringproof.prove.results import Judged, ProofState, Verdict
+from ringproof.prove.resuming import keep_facts, run_facts, taken_over, test_ids
 from ringproof.prove.suite import ProveRequest, SuiteResult, run_suite
 from ringproof.prove.touches import Evidence
 from ringproof.upstream.sources import UpstreamChoice
@@ -60,7 +62,8 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     """Run every proof of the chosen skills once and judge their statements.
 
     Args:
-        notice: Function that receives a line for each stale record before the proofs start.
+        notice: Function that receives a line for each stale record before the proofs start, and one
+            about what is taken over from the run before.
 
     Raises:
         InputError: A skill is unknown, a card is invalid, a release does not exist, or the file of
@@ -84,11 +87,18 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
         own = {f"anchor:{anchor.id}": anchor_digest(card, anchor) for anchor in card.anchors}
         stale += stale_records(request.evidence, name, said[name], digests | own)
     for line in stale:
-        notice(line)
+        notice(f"stale: {line}")
     anchors = _prove_anchors(request, cards, console)
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
-    suite = run_suite(request, runnable, jobs, console)
+    sources = {proof.file: digests[proof.id] for proof in tests}
+    known = run_facts(environment, request.upstreams)
+    before = taken_over(request.out, known, sources) if request.resume else ()
+    if request.resume:
+        notice(f"taken over from the run before: {len(test_ids(before))} tests")
+    make_folder(request.out, field="--out")
+    keep_facts(request.out, known, sources)
+    suite = run_suite(request, runnable, jobs, console, before)
     alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in tests)
     outcomes = {p.id: _outcome(p, suite, closure, alone=alone) for p in proofs}
     results = tuple(

@@ -1,8 +1,9 @@
 """A pytest plugin that runs selected tests and records their results.
 
 Loaded with ``-p ringproof.prove.recorder``. ``--ringproof-select FILE`` is a JSON object
-``{"ids": [...], "quick": bool}``: a test is run when an id names it, its function, class or file;
-with ``quick`` tests marked ``slow`` are skipped, as left out. ``--ringproof-events FILE`` receives
+``{"ids": [...], "quick": bool, "done": [...]}``: a test is run when an id names it, its function,
+class or file, and it is not done already; with ``quick`` tests marked ``slow`` are skipped, as left
+out. ``--ringproof-events FILE`` receives
 one JSON object per line, flushed at once, so that a run that dies is told apart from one that ends.
 ``--ringproof-upstream NAME=SPEC`` tells tests where a checkout of an upstream is; a test that needs
 one and is given none skips, with `UpstreamChoice`'s words as its reason. ``--ringproof-cache DIR``
@@ -72,7 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if selection is None:
         return
     wanted = json.loads(Path(selection).read_text("utf-8"))
-    named = [item for item in items if any(covers(one, item.nodeid) for one in wanted["ids"])]
+    done = set(wanted.get("done", ()))
+    named = [
+        item
+        for item in items
+        if item.nodeid not in done and any(covers(one, item.nodeid) for one in wanted["ids"])
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(named)])
     items[:] = named
     for item in named:

@@ -26,6 +26,7 @@ from ringproof.progress import Update, progress
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.prove.judging import LEFT_OUT, judge_proof
 from ringproof.prove.results import Judged, ProofState
+from ringproof.prove.resuming import test_ids
 from ringproof.prove.touches import Evidence, Touch
 from ringproof.upstream.sources import absolute_spec
 
@@ -74,7 +75,7 @@ class SuiteResult:
         for line in whole:
             self.feed(line)
         failed = sum(self.tests[name].outcome is ProofState.FAILED for name in self._finished)
-        total = None if self._selected is None else len(self._selected)
+        total = None if self._selected is None else len({*self._selected, *self._finished})
         update(len(self._finished), total, failed, self._current)
 
     def feed(self, line: str) -> None:
@@ -155,6 +156,7 @@ class ProveRequest:
         upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
         require_all: Whether upstream code that is not here is a problem of the run.
         short: What a card names and is not here, with the reason.
+        resume: Whether tests that passed in the run before are taken over; see `resuming`.
     """
 
     skills: Path
@@ -169,6 +171,7 @@ class ProveRequest:
     upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     require_all: bool = False
     short: tuple[str, ...] = ()
+    resume: bool = False
 
     @property
     def root(self) -> Path:
@@ -184,7 +187,11 @@ class ProveRequest:
 
 
 def run_suite(
-    request: ProveRequest, proofs: Sequence[Proof], jobs: int, console: Console
+    request: ProveRequest,
+    proofs: Sequence[Proof],
+    jobs: int,
+    console: Console,
+    before: Sequence[str] = (),
 ) -> SuiteResult:
     """Run the tests, follow their events, and end all processes.
 
@@ -194,6 +201,7 @@ def run_suite(
     Args:
         proofs: Node ids to run, whose files exist, in the order in which to start them.
         jobs: Number of parallel test processes, among which files are divided.
+        before: Events of tests that are not run again; see `resuming`.
     """
     scratch = request.out.resolve()
     make_folder(scratch, field="--out")
@@ -203,9 +211,13 @@ def run_suite(
         return SuiteResult(incomplete=f"pytest is not installed; {how_to_install('prove')}")
     events, selection = scratch / "events.jsonl", scratch / "select.json"
     output = scratch / "pytest.log"
-    events.write_text("", "utf-8")
-    ids = [proof.target for proof in proofs]
-    selection.write_text(json.dumps({"ids": ids, "quick": request.quick}), "utf-8")
+    events.write_text("".join(f"{line}\n" for line in before), "utf-8")
+    wanted = {
+        "ids": [proof.target for proof in proofs],
+        "quick": request.quick,
+        "done": list(test_ids(tuple(before))),
+    }
+    selection.write_text(json.dumps(wanted), "utf-8")
     command = [
         *python(module="pytest"),
         *("-p", "ringproof.prove.recorder", "-p", "no:cacheprovider"),
