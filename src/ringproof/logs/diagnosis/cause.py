@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, BinaryIO
 
-from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
+from ringproof.logs.diagnosis.errors import CUT, LOOSE, TIMEOUT, LogReader, RankError
 from ringproof.logs.diagnosis.facts import ShownFacts
 from ringproof.logs.diagnosis.hangs import hang_findings
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
@@ -166,6 +166,9 @@ class ErrorTable:
             return
         if event.error == "SystemExit" and event.message.strip() in _SUCCESS:
             return
+        if event.error == LOOSE:
+            self._leave(event)
+            return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message
         symptoms, key = self._known(event.error, message, event.functions, event.code)
@@ -224,6 +227,8 @@ class ErrorTable:
         live = [one for one in found if one not in earlier]
         causes = [one for one in live if one.kind == "exception"]
         strong = [one for one in causes if not one.first.weak and one.first.error != CUT]
+        if strong and all(map(_is_general, strong)):
+            strong += [one for one in causes if one.symptom and not _is_general(one)]
         ordered = self._ordered(strong or causes)
         rest = [one for kind in KINDS[1:] for one in live if one.kind == kind]
         if not ordered:
@@ -275,7 +280,7 @@ class ErrorTable:
             root = self._roots.isdisjoint(one.who)
             general = one.symptom is None or not one.symptom.statements
             order = (first.time,) if timed and not together else (0 if together else general,)
-            return root, *order, *place
+            return root, _is_general(one), *order, *place
 
         return sorted(causes, key=key)
 
@@ -297,6 +302,11 @@ class ErrorTable:
             error = "idle levels"
         symptom = self._index.find(error, "") if error else None
         return [symptom] if symptom else []
+
+
+def _is_general(one: SharedError) -> bool:
+    """Whether another error can be the reason for this one."""
+    return one.symptom is not None and one.symptom.general
 
 
 def _quoted(one: SharedError) -> bool:
