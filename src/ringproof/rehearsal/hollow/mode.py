@@ -120,7 +120,8 @@ class HollowMode(TorchDispatchMode):
     ) -> Any:
         """Compute with content; without it, make the results."""
         name, storages = signature.name, self.storages
-        unknown = any(map(storages.is_hollow, tensors))
+        # What is as large as a tensor without content, and empty or filled, has content itself.
+        unknown = name not in FACTORIES and any(map(storages.is_hollow, tensors))
         if name in ("_local_scalar_dense", "equal") and unknown:
             storages.invent(f"{name} of {tuple(tensors[0].shape)}")
             number = 0.0 if tensors[0].is_floating_point() else 0
