@@ -40,6 +40,7 @@ NEEDLES = (
     WEAK,
     b"Watchdog caught",
     b"detected by watchdog at work",
+    b"due to a collective timeout",
     b"what(): ",
     b'", line ',
     b"egmentation fault",
@@ -47,6 +48,7 @@ NEEDLES = (
     b"NVRM: Xid",
     b"fallen off the bus",
     b"GPU is lost",
+    b"DeepEP ",
     b"NCCL WARN",
     b"OOMKilled",
     b"Could not override",
@@ -81,6 +83,7 @@ TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 UNREAD = "frames without an exception"
 LOOSE = "a line that names an exception"
+NOTICED = "a timeout without its collective"
 MOST_LINES = 600  # of a traceback with what stands between
 MOST_WEAK = 20_000  # lines of a file with an error and no traceback, each of which takes time
 MOST_ROOT = 10  # lines below the title of torchrun's summary, which name who failed first
@@ -104,6 +107,8 @@ _WRAPPED = b"collective operation timeout:"  # at the end of a line that a termi
 _MENTION = re.compile(
     r"(?<![\w.])([A-Za-z_][\w.]{0,200}(?:Error|Exception)): (?![-+]?[\d.]+(?:[ ,|}]|$))(.+)"
 )
+_NOTICED = re.compile(r"dump signal due to a collective timeout from this local rank.{0,300}")
+_OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
 
@@ -200,7 +205,9 @@ class _Said:
     def opens(self) -> bool:
         """Whether a traceback begins; a line that only mentions one goes on."""
         after = self.body.partition(_BEFORE_FRAMES)[2].rstrip()
-        return after == " call last):" or ("\u256d" in self.body and after.endswith("\u256e"))
+        return _OPENS.fullmatch(after) is not None or (
+            "\u256d" in self.body and after.endswith("\u256e")
+        )
 
     @cached_property
     def alone(self) -> dict[str, Any]:
@@ -211,6 +218,8 @@ class _Said:
             if self.prefix.tokens.keys() & OF_RUN:
                 who = self.who
             return {"who": who, "error": TIMEOUT, "message": wait.message, "wait": wait}
+        if noticed := _NOTICED.search(body):
+            return {"error": NOTICED, "message": noticed[0]}
         if fields := shown_alone(body, self.file, self.prefix.tokens.get("name", "")):
             return fields
         if self.raised and self.raised[2]:

@@ -44,10 +44,11 @@ _CLOCK = re.compile(
 )
 _SAID_RANK = re.compile(r"(?i)(?<![a-z])(?<!local[ _-])rank[ =:_-]{0,2}(\d{1,6})\b")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG|std(?:err|out))\b")
-# Words in front of it in the summary of torchrun, of a data loader and of several exceptions, and
-# an exception whose message is the traceback of another one.
+# Words in front of it in the summary of torchrun, of a data loader, of several exceptions and of a
+# logger, a progress bar, and an exception whose message is the traceback of another one.
 _NO_PREFIX = re.compile(
-    r"(?:traceback *:|Original|Exception Group) *$|\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt): "
+    r"(?:traceback *:|Original|Exception Group|(?:exception|error|failed) *:) *$|%\|"
+    r"|\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt): "
 )
 _LONGEST = 200
 _MOST_SHAPES = 64

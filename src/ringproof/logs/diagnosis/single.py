@@ -10,7 +10,13 @@ _REFUSED = "unrecognized arguments|argument |the following arguments|ambiguous o
 _USAGE = re.compile(rf"^(?:\S+: )?(?:[\w./-]*\.py: error: |[\w./ -]+: error: (?={_REFUSED}))(.+)$")
 _OVERRIDE = re.compile(r"^Could not override '[^']*'.*")
 _DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
-_TERMINATED = re.compile(r"watchdog thread terminated with exception: (.+)")
+_TERMINATED = re.compile(
+    r"(?:watchdog thread terminated with|raised the following async) exception: (.+)"
+)
+# What a C++ library prints of its own: file, line and function in front of the message.
+_NATIVE = re.compile(
+    r"^(?![\w.]*(?:Error|Exception)\b)(?:[\w.]+: )?(/\S+\.(?:cu|cuh|cpp|h):\d+ in function \S+: .+)"
+)
 _WHAT = re.compile(r"^\s*what\(\): +(.+)")
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
@@ -20,6 +26,7 @@ _MPI = re.compile(
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
 _PRESSURE = re.compile(r"(?:killed due to memory pressure|Out of memory: Killed process).{0,160}")
+_EXPERTS = re.compile(r"DeepEP [\w ()-]{0,60}timeout.{0,160}")
 _LOST_GPU = ("fallen off the bus", "GPU is lost")
 _NCCL = re.compile(r"NCCL WARN (.+)")
 _FATAL = re.compile(r"^Fatal Python error: (.+)")
@@ -39,7 +46,7 @@ def shown_alone(body: str, file: str, name: str) -> dict[str, Any]:
     """
     if device := _DEVICE.search(body):
         return {"error": "CUDA error", "message": device[1]}
-    if what := _WHAT.match(body) or _TERMINATED.search(body):
+    if what := _WHAT.match(body) or _TERMINATED.search(body) or _NATIVE.match(body):
         return {"error": "C++ exception", "message": what[1], "weak": True}
     if ended := _ENDED.search(body):
         return {
@@ -81,6 +88,8 @@ def _of_host(body: str) -> dict[str, Any]:
     said = body.strip()[:200]
     if pressure := _PRESSURE.search(body):
         return {"error": "host memory", "message": pressure[0]}
+    if experts := _EXPERTS.search(body):
+        return {"error": "DeepEP", "message": experts[0]}
     if "node was low on resource" in body:
         return {"error": "evicted", "message": said}
     if "watchdog hang" in body or "watchdog got stuck" in body:
