@@ -115,6 +115,8 @@ def refused(error: Exception) -> str:
     """Return why a launch was not measured, without upstream's words."""
     if isinstance(error, Refused):
         failure = error.failure
+        if failure.package:
+            return f"needs the package {failure.package}"
         return f"no stand-in for {failure.symbol}" if failure.symbol else (
             f"{failure.kind} at {failure.place or failure.message.split(':')[0]}"
         )  # fmt: skip

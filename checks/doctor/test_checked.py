@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,52 @@ def test_the_answer_is_upstreams(monkeypatch, failure, accepted, said):
     assert answer.accepted is accepted
     assert said in "".join(checked.lines(answer))
     assert checked.data(answer)["accepted"] is accepted
+
+
+def test_what_nobody_asked_for_has_a_limit(monkeypatch):
+    fitting = pytest.importorskip("ringproof.rehearsal.fit.fitting", reason="needs torch")
+    limits = []
+
+    def refuse(request, _):
+        limits.append(request.limit)
+        raise fitting.Refused(Failure("timeout", 0, "not finished after 10 s"))
+
+    monkeypatch.setattr(fitting, "fit", refuse)
+    given = {"cache": Path(), "folder": Path(), "offline": True, "progress": print}
+    answer = checked.ask(LAUNCH, "here", None, **given, limit=10.0)
+    assert (answer.accepted, limits) == (None, [10.0])
+    assert "were not run: they take longer than 10 s" in "".join(checked.lines(answer))
+    assert "cannot tell" in "".join(checked.lines(checked.ask(LAUNCH, "here", None, **given)))
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--upstream", "pip:megatron-core==0.0.1"], True),
+        (["--upstream", "pip:megatron-core==0.0.1", "--quick"], False),
+        (["--line", "main"], False),
+    ],
+)
+def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
+    commands = import_module("ringproof.cli.doctor")
+    calls = []
+
+    def checked_with(examination, options, limit=None):
+        calls.append(limit)
+        raise InputError("--upstream", "is not here; fetch it")
+
+    monkeypatch.setattr(commands, "_checked", checked_with)
+    stack = stack_at("main")
+    options = commands.DoctorCommand(words=("x",), **options_of(words))
+    answer = commands._asked(examine(of_launch(LAUNCH), stack), options)
+    assert calls == ([checked.QUICK_SECONDS] if asked else [])
+    assert (answer is not None and "is not here" in answer.why_not) is asked
+    bridge = read_settings(["model.context_parallel_size=2"], {})
+    assert commands._asked(examine(bridge, stack), options) is None
+
+
+def options_of(words):
+    names = {"--upstream": "upstream", "--line": "line", "--quick": "quick"}
+    given = {names[word]: True for word in words if word == "--quick"}
+    name = names[words[0]]
+    return {**given, name: (words[1],) if name == "upstream" else words[1]}

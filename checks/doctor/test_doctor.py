@@ -14,7 +14,7 @@ from ringproof.cards.statements import statements
 from ringproof.cli import doctor
 from ringproof.cli.main import app
 from ringproof.doctor.examine import RULES, examine
-from ringproof.doctor.reading import of_launch
+from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 
@@ -219,3 +219,16 @@ def test_a_checkout_without_the_option_does_not_check_the_evaluation_batch(known
         stack = dataclasses.replace(stack_at("r0.17"), options=options)
         names = {one.rule.name for one in examine(of_launch(launch), stack).findings}
         assert ("evaluation-batch" in names) is (options == known)
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("train_gb200", True), ("b300", True), ("dgx_h100", False), ("ab200c", False)],
+)
+def test_the_name_of_a_file_tells_the_gpus(tmp_path, folder, expected):
+    path = tmp_path / folder / "train.sh"
+    path.parent.mkdir()
+    path.write_text(SCRIPT, encoding="utf-8")
+    settings = read_settings([str(path)], {})
+    assert settings.blackwell is expected
+    assert any("Blackwell" in note for note in settings.notes) is expected

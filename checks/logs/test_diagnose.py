@@ -74,6 +74,7 @@ ELASTIC = (
         ),
         (progress(5, 5)[0].replace("nan iterations:   0", "nan iterations:   1"), "nan-in-line"),
         ('{"step": 5, "loss": NaN}', "nan-in-line"),
+        ("n1:1:2 [0] transport.cc:154 NCCL WARN Cuda failure 'invalid argument'", "nccl-cuda"),
         (f" iteration 5/ 9 | lm loss: {float('nan'):.6E} |", "nan-in-line"),
     ],
 )
@@ -261,7 +262,7 @@ def test_lines_of_blocks_are_found_and_numbered() -> None:
 LAYOUTS = ("torch", "srun", "files", "stamped")
 ELSEWHERE = {  # see test_a_line_alone and test_diagnose_facts
     "graph-options", "killed", "crashed", "nan-in-line", "usage", "nan-line", "bus-error", "xid",
-    "preempted", "nan-graphs-overlap", "nan-thd-padding", "evicted",
+    "preempted", "nan-graphs-overlap", "nan-thd-padding", "evicted", "nccl-cuda",
 }  # fmt: skip
 OF_OTHER_KINDS = {"hang", "follow-up", "silent"}
 NO_MESSAGE = {

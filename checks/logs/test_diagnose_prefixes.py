@@ -44,6 +44,22 @@ PREFIXES = {
     "a service": ("2026-08-20 11:11:09.531 job-77/task-{0} stderr ", "job-77/task-3"),
     "a logger": ("2026-08-20 11:11:09,123 ERROR [Rank {0}] main.py:12: ", "rank 3"),
     "a clock": ("11:11:0{0} host{0} > ", "host3"),
+    "a numbered console": ("[8074{0}] [rank{0}]: ", "rank 3"),
+    "a quotation": ("> [rank{0}]: ", "rank 3"),
+    "a quotation of a quotation": ("> > {0}: ", "rank 3"),
+    "Horovod with times": ("Fri Aug 11 12:31:45 2023[1,{0}]<stderr>:", "rank 3"),
+    "pdsh, twice": ("10.0.87.14{0}: 10.0.87.14{0}: ", "10.0.87.143: 10.0.87.143"),
+    "torchx, torchrun and torch": ("i.train/0 [default{0}]:[rank{0}]: ", "rank 3"),
+    "vLLM": ("(VllmWorker rank={0} pid=21{0}) ", "rank 3"),
+    "GitHub": ("2026-01-31T04:40:19.3000000Z \x1b[31m[rank{0}]: ", "rank 3"),
+    "Open MPI 5": ("[prterun-node1-77@1,{0}]<stderr>: ", "rank 3"),
+    "SkyPilot": ("(worker1, rank={0}, pid=4521, ip=10.0.0.2) ", "rank 3"),
+    "Determined": ("[2026-11-02T12:00:00.123456Z] 6a9f1b2c || [rank={0}] ERROR: ", "rank 3"),
+    "Airflow": ("[2026-11-02, 12:00:00 UTC] {{subprocess.py:93}} INFO - [rank{0}]: ", "rank 3"),
+    "Lightning": ("[rank: {0}] ", "rank 3"),
+    "a rank and a bar": ("[RANK {0}] | ", "rank 3"),
+    "a stream of Azure": ("2026-11-02T12:00:00.123456Z [stderr] [rank-{0}] ", "rank 3"),
+    "Ray and torch": ("\x1b[36m(Worker pid=100{0})\x1b[0m [rank{0}]: ", "rank 3"),
 }
 
 

@@ -114,7 +114,46 @@ def deepspeed(step: int, loss: float, norm: float) -> str:
     return f"steps: {step} loss: {loss:.4f} grad_norm: {norm:.4f} iter time (s): 0.5 lr: 1e-05"
 
 
+def transformers_numbered(step: int, loss: float, norm: float) -> str:
+    return f"[{1700 + step}] {transformers(step, loss, norm)}"
+
+
+def factory_console(step: int, loss: float, norm: float) -> str:
+    logger = "[INFO|2026-01-02 10:00:00] llamafactory.train.callbacks:143 >> "
+    return f"{logger}{{'loss': {loss}, 'learning_rate': 2e-06, 'epoch': 0.1, 'grad_norm': {norm}}}"
+
+
+def openrlhf(step: int, loss: float, norm: float) -> str:
+    bar = f"Train step of epoch 0:  10%|#  | {step}/100 [00:10<01:30,  1.36s/it, "
+    return f"{bar}gpt_loss={loss:.4f}, lr=1e-6, grad_norm={norm:.4f}]"
+
+
+def torchtune(step: int, loss: float, norm: float) -> str:
+    bar = f"10%|#  | {step}/100 [00:10<01:30,  1.36s/it]"
+    return f"1|{step}|Loss: {loss:.6f}: grad_norm={norm:.6f} {bar}"
+
+
+def lightning_evaluated(step: int, loss: float, norm: float) -> str:
+    return lightning(step, loss, norm).replace("v_num=0", "v_num=0, val_loss=9.500")
+
+
+def fairseq(step: int, loss: float, norm: float) -> str:
+    return (
+        f"2026-01-02 02:51:05 | INFO | train_inner | epoch 002:    {step} / 1975 loss={loss:.4f}, "
+        f"nll_loss={loss - 1:.4f}, ups=2.1, num_updates={step}, lr=10, gnorm={norm:.4f}, clip=0"
+    )
+
+
+def smoothed(step: int, loss: float, norm: float) -> str:
+    return (
+        f"[01:58:53.220553] Epoch: [0]  [{step:4}/1504]  eta: 1:00:00  lr: 0.000030  closs: "
+        f"{loss:.4f} ({loss:.4f})  grad_norm: {norm:.4f} ({norm:.4f})  time: 4.5784  data: 0.0002"
+    )
+
+
 SHAPES: tuple[Line, ...] = (
+    transformers_numbered, factory_console, openrlhf, torchtune, lightning_evaluated, fairseq,
+    smoothed,
     torchtitan, automodel, verl, verl_sft, verl_file, swift, swift_file, swift_steps, transformers,
     factory_file, slime, nemo_rl, bridge, nemo, lightning, deepspeed,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from checks.prove.miniature import Miniature, claim, miniature
 from ringproof.cards import load_card, statements
 from ringproof.prove.suite import SuiteResult
 from ringproof.refuting.editing import EditError, edited_text
-from ringproof.refuting.outcomes import Fate, read_refuted, seen_to_fail
+from ringproof.refuting.outcomes import Fate, read_refuted, seen_sentence, seen_to_fail
 from ringproof.refuting.planting import edited_trees
 from ringproof.refuting.refutations import SourceEdit, load_refutations
 from ringproof.refuting.refute import judge_run
@@ -95,6 +95,17 @@ def test_an_excuse_is_kept_and_what_stays_green_fails_the_run(run: Run) -> None:
     code, rows, _ = run
     assert code == 1
     assert (rows["excused"]["outcome"], rows["excused"]["why"]) == ("excused", "no source")
+
+
+def test_the_summary_counts_what_was_seen_to_fail(run: Run) -> None:
+    made = run[2]
+    cards = {"demo": made.root / "skills" / "demo" / "card.yaml"}
+    kinds = {"limited": "upstream executed", "named": "upstream executed", "unreadable": "read"}
+    claims = [{"id": name, "kind": "claim", "evidence": kind} for name, kind in kinds.items()]
+    record = {"skill": "demo", "claims": claims}
+    said = seen_sentence(made.root / "evidence", cards, [record])
+    assert said.startswith("1 of the 2 that were executed")
+    assert seen_sentence(made.root / "evidence", cards, [{**record, "claims": claims[1:]}]) == ""
 
 
 def test_a_record_holds_until_the_statement_or_the_edits_change(run: Run) -> None:

@@ -19,6 +19,8 @@ from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
+from ringproof.rehearsal.fit.longest import Length, Longest, longest_as_json, search, with_length
+from ringproof.rehearsal.fit.longest import lines as tried_lines
 from ringproof.rehearsal.fit.page import page
 from ringproof.rehearsal.fit.pictures import HEIGHT, picture
 from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
@@ -285,6 +287,9 @@ TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
         (f"--vary a=1 --vary a=2 -- {TRAIN}", "--vary: --a is given twice"),
         (f"--vary a=1{',1' * 64} -- {TRAIN}", "--vary: these are more than 64"),
         (f"--timeout 0 -- {TRAIN}", "--timeout: "),
+        (f"--longest -- {TRAIN}", "--longest: the memory to fit in is not known"),
+        (f"--longest --vary a=1 --gpu h100 -- {TRAIN}", "--longest: it is a table of its own"),
+        (f"--longest --gpu h100 -- {TRAIN} --sft", "--longest: the lengths of a launch with --sft"),
         (f"--vary a=1 --html x.html -- {TRAIN}", "--html: several choices have no page"),
     ],
 )
@@ -318,6 +323,39 @@ def test_what_was_assumed_is_said() -> None:
         routed, lengths = assumptions(fit)
         assert routed.startswith(f"routing: {said}") and "the same" in lengths
         assert f"  {routed}" in list(lines(fit)) and as_json(fit)["assumptions"][1] == lengths
+
+
+@pytest.mark.parametrize("kept", [5 * GIB, 41 * GIB + 7])
+@pytest.mark.parametrize("start", [100, 4096, 1 << 20])
+@pytest.mark.parametrize("refused", [1 << 30, 40_000])
+def test_the_longest_sequence_is_found_in_few_runs(kept: int, start: int, refused: int) -> None:
+    tried: list[int] = []
+
+    def margin(tokens: int) -> int | None:
+        tried.append(tokens)
+        per_token = 300_000 if tokens < 20_000 else 500_000  # another place makes the peak
+        return None if tokens > refused else 79 * GIB - kept - tokens * per_token
+
+    assert search(margin, start, 1024)
+    longest = max(at for at in range(1024, 1 << 20, 1024) if (margin(at) or -1) >= 0)
+    del tried[-1023:]
+    assert longest in tried and longest + 1024 in tried
+    assert len(tried) == len(set(tried)) <= 16
+
+
+def test_lengths_that_do_not_end_or_do_not_begin() -> None:
+    assert not search(lambda tokens: tokens, 1024, 1024)
+    assert search(lambda _: -1, 4096, 1024)
+    fit = found()
+    lengths = Longest(1024, (Length(1024, fit), Length(2048, found(90 * GIB))), ended=True)
+    assert lengths.best is lengths.tried[0]
+    assert [*tried_lines(lengths)][-1].endswith("H100 has 1024 tokens, of the multiples of 1024.")
+    assert longest_as_json(lengths)["longest"] == 1024
+    nothing = Longest(1024, (Length(1024, None, "upstream refuses it"),), ended=True)
+    assert nothing.best is None and "upstream refuses it" in [*tried_lines(nothing)][1]
+    other = with_length(launch(f"{ARGUMENTS} --max-position-embeddings 9000"), 8192)
+    flags = Flags(other.arguments)
+    assert (flags.one("--seq-length"), flags.one("--max-position-embeddings")) == ("8192", "9000")
 
 
 def test_the_page_draws_every_kind_of_memory_and_names_the_peak() -> None:

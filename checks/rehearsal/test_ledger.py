@@ -164,6 +164,16 @@ def test_the_first_of_all_numbers_can_be_the_largest() -> None:
         assert torch.topk(torch.arange(8.0), 3).indices.tolist() == [0, 1, 2]
 
 
+def test_a_small_mask_made_like_a_tensor_without_content_can_be_written(storages: Storages) -> None:
+    logits = matrix()[:, :4]
+    assert storages.is_hollow(logits)
+    chosen = torch.zeros_like(logits)
+    rows = torch.arange(SIDE)
+    chosen.index_put_((rows, rows % 4), torch.ones(SIDE))
+    assert chosen.bool().sum(0).tolist() == [SIDE // 4] * 4
+    assert storages.is_hollow(torch.zeros_like(matrix()))
+
+
 def test_masks_with_content_choose(storages: Storages) -> None:
     mask = torch.arange(SIDE * SIDE).reshape(SIDE, SIDE) < 7
     large = matrix()

@@ -173,7 +173,9 @@ def inputs_kept() -> list[str]:
     return sorted(arguments)
 
 
-def padded(valid: list[int], physical: list[int], target: int, capacity: int) -> Any:
+def padded(
+    valid: list[int], physical: list[int], target: int, capacity: int, **options: bool
+) -> Any:
     """The boundaries of a pack after padding: valid and physical; or the error."""
     from megatron.core import packed_seq_params as module
 
@@ -188,7 +190,7 @@ def padded(valid: list[int], physical: list[int], target: int, capacity: int) ->
 
     def pad() -> list[list[int]]:
         made = module.pad_sequence_for_thd(
-            rows, rows, rows, rows, packed, target_len=target, max_num_seqs=capacity
+            rows, rows, rows, rows, packed, target_len=target, max_num_seqs=capacity, **options
         )
         after = next(one for one in made if isinstance(one, module.PackedSeqParams))
         return [after.cu_seqlens_q.tolist(), after.cu_seqlens_q_padded.tolist()]
@@ -282,6 +284,7 @@ def observe(_: None) -> dict[str, Any]:
         "constants": {str(size): answer(lambda s=size: constants(s)) for size in (1, 2, 4)},
         "padded": padded([0, 5, 9], [0, 8, 16], 32, 4),
         "padded, no tail": padded([0, 5, 9], [0, 16, 32], 32, 4),
+        "padded, no dummy": padded([0, 5, 9], [0, 8, 16], 32, 4, pad_by_appending_dummy_seq=False),
         "padded, too many": padded([0, 2, 4, 6], [0, 4, 8, 12], 16, 3),
         "real sequences": {str(n): real_sequences(n) for n in (1, 2, 4)},
         "fullest": {str(cap): fullest(cap) for cap in (None, 3)},

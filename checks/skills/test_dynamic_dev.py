@@ -15,6 +15,7 @@ from checks.skills.dynamic_batches import TIMED, lognormal
 from checks.skills.dynamic_cases import LIMIT
 from checks.skills.shared import REPOSITORY, blocks
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
+from ringproof.rehearsal.fixtures import RanksFailed
 
 CASES = "checks.skills.dynamic_cases"
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
@@ -207,11 +208,15 @@ def test_partition_modes_of_dev(planned):
 def looped(stage, dev_upstream):
     text = (SKILL / "references" / "enabling.md").read_text(encoding="utf-8")
     (loop,) = (code for code in blocks(text, "python") if "wrap_data" in code)
-    return stage.call(f"{CASES}:own_loop", 2, loop, upstream=dev_upstream)
+    try:
+        return stage.call(f"{CASES}:own_loop", 2, loop, upstream=dev_upstream)
+    except RanksFailed as error:  # a test fails, and not its set-up
+        return error
 
 
 def test_the_own_loop_of_the_skill(looped):
     """64 tokens need both ranks of 32, and the others fit one."""
+    assert isinstance(looped, list), looped
     assert all(rank["returned"] == 4 for rank in looped)
     assert {size for rank in looped for size in rank["sizes"]} == {1, 2}
 

@@ -45,14 +45,16 @@ def choose(case: dict[str, Any]) -> list[bool]:
     installed.version = utils.PkgVersion("2.8.0")
     installed.v3_is_installed = flash == 3
     installed.fa3_version = utils.PkgVersion("3.0.0")
+    size = {"cp_size": 2} if hasattr(utils.AttentionParams, "cp_size") else {}  # from 2.15 on
     asked = utils.AttentionParams(
         qkv_layout="thd_thd_thd",
         attn_mask_type="padding_causal",
         window_size=(-1, 0),
         context_parallel=True,
-        cp_size=2,
+        core_attention_bias_shape=None,
         pad_between_seqs=case["padded"],
         fp8_meta={"recipe": None},
+        **size,
     )
     chosen = utils.get_attention_backend(asked)
     return [bool(one) for one in chosen[5]]
@@ -74,6 +76,20 @@ def choose(case: dict[str, Any]) -> list[bool]:
 def test_packs_with_padding_need_hopper(capability, padded, flash, left, stage):
     case = {"capability": capability, "padded": padded, "flash": flash}
     assert stage.call(f"{HERE}:choose", 1, case) == [left]
+
+
+@pytest.mark.parametrize(
+    ("padded", "flash", "left"),
+    [
+        (True, 2, [False, True, False]),
+        (True, 3, [False, True, False]),
+        (False, 2, [True, True, False]),
+    ],
+)
+def test_the_engine_of_6479_rules_out_every_flash_attention(padded, flash, left, stage, graph_line):
+    case = {"capability": HOPPER, "padded": padded, "flash": flash}
+    engine = graph_line("megatron-lm-pr6479")
+    assert stage.call(f"{HERE}:choose", 1, case, upstream=engine) == [left]
 
 
 @pytest.mark.slow

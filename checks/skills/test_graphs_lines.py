@@ -265,6 +265,10 @@ def test_the_dummy_covers_the_tail(told, line):
     assert told(line)["padded, no tail"] == [[0, 5, 9, 9, 9], [0, 16, 32, 32, 32]]
 
 
+def test_without_the_dummy_of_5618_no_boundary_covers_the_tail(pr5618):
+    assert pr5618["padded, no dummy"] == [[0, 5, 9, 9, 9], [0, 8, 16, 16, 16]]
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_the_dummy_takes_one_entry(told, line):
     found = told(line)["real sequences"]

@@ -75,9 +75,11 @@ class DoctorCommand(SourceOptions):
     )
     checks: bool = option(
         False,
-        "Also run upstream's own program at full size, with the checkout or release that "
-        "--upstream names and no GPU: its parser, its checks and its model.",
+        "Wait for upstream's own program at full size, with the checkout or release that "
+        "--upstream names and no GPU: its parser, its checks and its model. Without this "
+        f"option it is given {checked.QUICK_SECONDS:g} seconds.",
     )
+    quick: bool = option(False, "Leave upstream's own program out.")
     folder: Path = folder_option(knowing_skills)
     json_path: str = json_option()
 
@@ -86,6 +88,8 @@ class DoctorCommand(SourceOptions):
             raise InputError("--line", "give only one of --upstream, --line and --to")
         if (self.rehearse or self.checks) and not self.upstream:
             raise _no_checkout("--rehearse" if self.rehearse else "--checks")
+        if self.checks and self.quick:
+            raise InputError("--quick", "--quick and --checks exclude each other; give one")
         if self.rehearse and self.fix:
             remedy = "save what --fix prints, and rehearse that"
             raise InputError("--rehearse", f"--rehearse does not go with --fix; {remedy}")
@@ -99,9 +103,10 @@ class DoctorCommand(SourceOptions):
 def doctor(options: DoctorCommand) -> None:
     """Examine the configuration of a training job before it starts.
 
-    The configuration is read, and a launch executed only by --rehearse and --checks. The rules of
-    the skills are applied to it as they hold on the line of upstream that will run: what is
-    refused, fails later, trains wrong or has no effect, with the remedy.
+    The configuration is read, and no script of yours is executed. The rules of the skills are
+    applied to it as they hold on the line of upstream that will run: what is refused, fails later,
+    trains wrong or has no effect, with the remedy. With --upstream, that upstream's own program
+    is run on a launch of Megatron-LM as well.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
@@ -116,7 +121,7 @@ def doctor(options: DoctorCommand) -> None:
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]
     ran = _rehearsed(pairs[0][0], options) if options.rehearse else None
-    asked = _checked(pairs[0][0], options) if options.checks else None
+    asked = _asked(pairs[0][0], options)
     if options.json_path:
         extra = {} if ran is None else {"rehearsal": rehearsed.data(ran)}
         extra |= {} if asked is None else {"checks": checked.data(asked)}
@@ -145,8 +150,30 @@ def _no_checkout(option: str) -> InputError:
     return InputError(option, sentence)
 
 
-def _checked(examination: Examination, options: DoctorCommand) -> checked.Checked:
+def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked | None:
+    """What upstream's own program says; ``None`` where it is not run.
+
+    Raises:
+        InputError: --checks is given, and it cannot be run.
+    """
+    if options.checks:
+        return _checked(examination, options)
+    left = options.quick or options.rehearse or options.fix or not options.upstream
+    if left or examination.facts.program != "megatron" or not examination.settings.script:
+        return None
+    try:
+        return _checked(examination, options, checked.QUICK_SECONDS)
+    except InputError as error:
+        return checked.Checked("", None, why_not=str(error))
+
+
+def _checked(
+    examination: Examination, options: DoctorCommand, limit: float | None = None
+) -> checked.Checked:
     """Run upstream's own program on the launch.
+
+    Args:
+        limit: Seconds after which it is ended; nothing is downloaded for it, then.
 
     Raises:
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
@@ -160,7 +187,8 @@ def _checked(examination: Examination, options: DoctorCommand) -> checked.Checke
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
         return checked.ask(
             launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
-            offline=options.offline, progress=lambda phase, line: progress(phase, brief(line)),
+            offline=options.offline or limit is not None, limit=limit,
+            progress=lambda phase, line: progress(phase, brief(line)),
         )  # fmt: skip
 
 

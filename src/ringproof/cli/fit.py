@@ -62,6 +62,7 @@ class FitCommand(CacheOptions):
         "times.",
         metavar="NAME=VALUE,VALUE",
     )
+    longest: bool = option(False, "Find the longest sequence with which it fits on the --gpu.")
     routing: str = option(
         "balanced",
         "Where the tokens of experts go: to every expert as many, or all to those of the rank.",
@@ -85,12 +86,15 @@ def fit(options: FitCommand) -> None:
     measured is which tensors live when.
 
     Exit code 0: it fits, or no GPU was named; 1: it does not fit; 2: bad input, or upstream
-    refuses the launch. With --vary: 0 if one choice fits, 1 if none does.
+    refuses the launch. With --vary and --longest: 0 if one choice or length fits, 1 if none does.
     """
+    _check_together(options)
     require_packages("fit", PACKAGES)
     launch = launch_of(options.words, options.sets)
     from ringproof.rehearsal.fit.fitting import FitRequest, fit
     from ringproof.rehearsal.fit.gpus import gpu
+    from ringproof.rehearsal.fit.longest import lines as tried
+    from ringproof.rehearsal.fit.longest import longest, longest_as_json
     from ringproof.rehearsal.fit.page import page
     from ringproof.rehearsal.fit.rendering import lines
     from ringproof.rehearsal.fit.result import as_json
@@ -109,23 +113,31 @@ def fit(options: FitCommand) -> None:
         timeout=options.timeout,
         offline=options.offline,
     )
-    settings = combinations(options.vary) if options.vary else ()
-    if settings and options.html:
-        raise InputError("--html", "several choices have no page; leave --vary or --html out")
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
 
         def tell(phase: str, line: str) -> None:
             progress(phase, brief(line))
 
-        if settings:
-            choices = vary(request, settings, tell)
+        if options.vary:
+            choices = vary(request, combinations(options.vary), tell)
+            good = any(choice.fit is not None and choice.fit.fits for choice in choices)
+            found = choices_as_json(choices), table(choices), good
+        elif options.longest:
+            lengths = longest(request, tell)
+            found = longest_as_json(lengths), tried(lengths), lengths.best is not None
         else:
             result = fit(request, tell)
-    if settings:
-        good = any(choice.fit is not None and choice.fit.fits for choice in choices)
-        write_result(choices_as_json(choices), table(choices), options.json_path, good=good)
-        return
-    if options.html:
-        write_text(page(result), options.html, field="--html")
-    said = () if options.html == "-" else lines(result)
-    write_result(as_json(result), said, options.json_path, good=result.fits)
+            if options.html:
+                write_text(page(result), options.html, field="--html")
+            said = iter(()) if options.html == "-" else lines(result)
+            found = as_json(result), said, result.fits
+    data, text, good = found
+    write_result(data, text, options.json_path, good=good)
+
+
+def _check_together(options: FitCommand) -> None:
+    """Refuse options that do not go together."""
+    if options.longest and (options.vary or options.html):
+        raise InputError("--longest", "it is a table of its own; leave --vary and --html out")
+    if options.vary and options.html:
+        raise InputError("--html", "several choices have no page; leave --vary or --html out")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from ringproof.cards import find_cards
 from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import SkillOptions, UpstreamOptions, command_of, json_option
 from ringproof.cli.output import write_json, write_text
@@ -24,6 +25,7 @@ from ringproof.refuting.outcomes import (
     read_refuted,
     record_name,
     refuted_record,
+    seen_sentence,
 )
 from ringproof.refuting.refute import refute
 from ringproof.refuting.showing import print_refuted
@@ -106,9 +108,11 @@ def prove(options: ProveCommand) -> None:
             _refute(request, options, console)
             return
         result = run_proofs(request, console, lambda line: typer.echo(line, err=True))
+        cards = find_cards(request.skills, request.names)
+        seen = seen_sentence(request.evidence, cards, result.records)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    _write(result, options)
+    _write(result, options, seen)
     if options.json_path:
         summary = {
             "version": 1,
@@ -119,13 +123,14 @@ def prove(options: ProveCommand) -> None:
         }
         write_json(summary, options.json_path)
     printed = "-" in (options.json_path, options.html)
-    print_records(result.records, result.problems, console if printed else HarmlessConsole())
+    shown = console if printed else HarmlessConsole()
+    print_records(result.records, result.problems, shown, seen)
     typer.echo(f"report: {options.out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
 
 
-def _write(result: ProveResult, options: ProveCommand) -> None:
+def _write(result: ProveResult, options: ProveCommand, seen: str) -> None:
     places = {"--out": options.out}
     if options.record is not None:
         places["--record"] = options.record / result.records[0]["environment"]["class"]
@@ -133,7 +138,7 @@ def _write(result: ProveResult, options: ProveCommand) -> None:
         make_folder(place, field=field)
         for one in result.records:
             write_json(one, place / f"{one['skill']}.json", field=field)
-    report = render_report(result.records, result.problems, result.stale)
+    report = render_report(result.records, result.problems, result.stale, seen)
     write_atomically(options.out / "report.html", report, field="--out")
     if options.html:
         write_text(report, options.html, field="--html")

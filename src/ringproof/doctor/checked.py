@@ -21,6 +21,9 @@ from ringproof.launch.reading import Launch
 
 CHECKPOINT = "--use-checkpoint-args"
 SECONDS = 120.0
+"""Longest time of the two steps, where ``--checks`` asks for them."""
+QUICK_SECONDS = 10.0
+"""Longest time of everything, where nothing asks for it."""
 MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
 """Messages about a package that this machine lacks; they do not count as a refusal."""
 
@@ -35,6 +38,7 @@ class Checked:
         message: What it raised.
         place: File and line of upstream.
         symbol: What no stand-in implements; empty where that is not why it ended.
+        why_not: Why it was not run, or not to its end; empty where it was.
     """
 
     upstream: str
@@ -42,6 +46,7 @@ class Checked:
     message: str = ""
     place: str = ""
     symbol: str = ""
+    why_not: str = ""
 
 
 def launch_to_check(examination: Examination) -> Launch:
@@ -63,7 +68,7 @@ def launch_to_check(examination: Examination) -> Launch:
 
 def ask(
     launch: Launch, megatron: str, engine: str | None, *, cache: Path, folder: Path,
-    offline: bool, progress: Callable[[str, str], None],
+    offline: bool, progress: Callable[[str, str], None], limit: float | None = None,
 ) -> Checked:  # fmt: skip
     """Run upstream's program as rank 0 of the launch, for two steps.
 
@@ -71,6 +76,7 @@ def ask(
         megatron: Megatron-LM, as a rehearsal takes it.
         engine: Transformer Engine; ``None`` for the newest release.
         folder: Where logs are written.
+        limit: Longest time of everything, in seconds; ``None`` for no limit but `SECONDS`.
 
     Raises:
         InputError: The launch cannot be run at full size, or upstream not be opened.
@@ -79,12 +85,15 @@ def ask(
 
     request = FitRequest(
         launch=launch, megatron=megatron, engine=engine, folder=folder, cache=cache, ranks=(0,),
-        timeout=SECONDS, offline=offline,
+        timeout=SECONDS, limit=limit, offline=offline,
     )  # fmt: skip
     try:
         result = fit(request, progress)
     except Refused as refused:
         failure = refused.failure
+        if failure.kind == "timeout" and limit is not None:
+            why = f"they take longer than {limit:g} s here; --checks waits for them"
+            return Checked(megatron, None, why_not=why)
         unsure = failure.symbol or failure.kind != "raised" or MISSING.search(failure.message)
         return Checked(
             megatron, None if unsure else False, failure.message, failure.place, failure.symbol
@@ -95,6 +104,9 @@ def ask(
 def lines(checked: Checked) -> Iterator[str]:
     """Yield what a terminal shows."""
     yield ""
+    if checked.why_not:
+        yield f"upstream's own checks were not run: {checked.why_not}"
+        return
     ran = f"upstream's own program at full size, without a GPU ({checked.upstream}):"
     where = f" (at {checked.place})" if checked.place else ""
     if checked.accepted:
@@ -115,4 +127,5 @@ def data(checked: Checked) -> dict[str, Any]:
         "message": checked.message or None,
         "place": checked.place or None,
         "missing_stand_in": checked.symbol or None,
+        "not_run": checked.why_not or None,
     }

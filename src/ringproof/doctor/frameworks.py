@@ -39,24 +39,30 @@ def _section(facts: Facts) -> str:
     return "megatron_cfg" if facts.switch("policy.megatron_cfg.enabled") else "dtensor_cfg"
 
 
+def _packed_samples(facts: Facts) -> bool:
+    return facts.switch("policy.sequence_packing.enabled")
+
+
 def _policy_multiple(facts: Facts) -> int:
     """What NeMo-RL's sequences have to be a multiple of."""
     section = f"policy.{_section(facts)}."
     cp = facts.whole(f"{section}context_parallel_size", default=1)
     names = (f"{section}tensor_model_parallel_size", f"{section}tensor_parallel_size")
     tp = facts.whole(*names, default=1)
-    fp8 = facts.switch(f"{section}fp8_cfg.enabled")
+    # packs are padded for FP8 whatever the configuration says
+    fp8 = facts.switch(f"{section}fp8_cfg.enabled") and not _packed_samples(facts)
     needed = tp * (2 * cp if cp > 1 else 1)
     return math.lcm(needed, FP8_ROWS * tp * cp) if fp8 else needed
 
 
 def _policy_padding(facts: Facts) -> object:
     given, needed = facts.entry(f"policy.{PADDED}"), _policy_multiple(facts)
-    fp8 = facts.switch("megatron_cfg.fp8_cfg.enabled")
+    fp8 = facts.switch("megatron_cfg.fp8_cfg.enabled") and not _packed_samples(facts)
     splits = facts.switch(f"{_section(facts)}.sequence_parallel") or fp8
     splits = splits or facts.whole(f"{_section(facts)}.context_parallel_size") > 1
     size = whole_number(given)
-    wrong = size is not None and splits and size % needed
+    fixed = any(name.startswith("teachers") for name in facts.fields)  # whose data has one length
+    wrong = size is not None and splits and size % needed and not fixed
     what = "TP x 16 with FP8" if fp8 else "TP x 2 CP, or TP without CP,"
     return wrong and f"{PADDED} is {given}, and {what} makes {needed}"
 

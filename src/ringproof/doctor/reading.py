@@ -50,6 +50,8 @@ LOGGED_ENOUGH = 20
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 SWIFT = frozenset(product(("swift", "megatron"), ("sft", "pt", "rlhf")))
 """How commands of ms-swift begin."""
+BLACKWELL = re.compile(r"(?<![a-z0-9])g?b[23]00(?![a-z0-9])", re.IGNORECASE)
+"""GPUs of Blackwell in the name of a file or of its folder."""
 ENOUGH = 2
 """Overrides that make a command one of a program that takes them."""
 
@@ -87,6 +89,10 @@ def read_settings(
         settings = _with(settings, overrides)
     if ranks is not None:
         settings = replace(settings, ranks=ranks)
+    named = rest[0] if len(rest) == 1 else ""
+    if not blackwell and BLACKWELL.search("/".join(Path(named).parts[-2:])):
+        note = "the GPUs are taken for Blackwell, which the name of the file says"
+        return replace(settings, blackwell=True, notes=(*settings.notes, note))
     return replace(settings, blackwell=blackwell)
 
 

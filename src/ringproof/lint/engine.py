@@ -9,6 +9,7 @@ from typing import Any
 
 from ringproof.findings.finding import Finding, Report
 from ringproof.findings.formats import finding_data
+from ringproof.lint.executing import check_execution
 from ringproof.lint.fenced import check_commands, check_data, check_shell
 from ringproof.lint.references import check_references, check_unreferenced
 from ringproof.lint.rules import RULES
@@ -34,6 +35,7 @@ _CHECKS = (
     check_characters,
     check_hidden,
     check_texts,
+    check_execution,
 )
 
 

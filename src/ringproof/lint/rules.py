@@ -37,6 +37,9 @@ RULES: tuple[Rule, ...] = (
     Rule("RP406", "remote-code", "error", "Downloaded code is executed unseen."),
     Rule("RP407", "encoded-code", "error", "Encoded code is decoded and executed."),
     Rule("RP408", "secret", "error", "Something looks like a secret."),
+    Rule("RP409", "steering-text", "warning", "The text tries to steer an assistant."),
+    Rule("RP410", "active-content", "warning", "Markdown has code that a page would execute."),
+    Rule("RP411", "opaque-file", "warning", "A program, pickle or archive cannot be reviewed."),
 )
 
 IDS = frozenset(rule.id for rule in RULES)

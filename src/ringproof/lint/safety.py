@@ -1,4 +1,4 @@
-"""RP401 to RP408: characters and text that a reader does not see, unread code, and secrets."""
+"""RP401 to RP405, RP408 to RP410: characters and text that nobody sees, secrets, and orders."""
 
 from __future__ import annotations
 
@@ -32,21 +32,27 @@ class _Pattern:
 
     def findings(self, source: SourceFile) -> Iterator[Finding]:
         """Yield a finding for each match in a file."""
+        line, counted = 1, 0
         for match in self.pattern.finditer(source.text):
+            line += source.text.count("\n", counted, match.start())
+            counted = match.start()
             if not self.allows(match):
                 odd = match[match.lastindex or 0][0]
                 letter = f"U+{ord(odd):04X} ({unicodedata.name(odd, 'unnamed')})"
                 text = showable(match[0], 80)
                 message = self.says.format(text=text, count=len(match[0]), letter=letter)
-                yield source.at(self.rule, match, message)
+                yield source.finding(self.rule, line, message)
 
 
 _INVISIBLE = re.compile(
-    "[\xad\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0]+"
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200d\u2028\u2029\u2060-\u2065\u206a-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]+"
 )
 _BIDIRECTIONAL = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 _TAGS = re.compile(
     "[\U000e0000-\U000e007f]+|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}|[\U000e0100-\U000e01ef]"
+    "|(?<=[A-Za-z\\s.,;:])[\ufe00-\ufe0f]"
 )
 # Cyrillic, Greek, Armenian and full-width letters that look like Latin ones.
 _LOOK_ALIKES = (
@@ -84,11 +90,15 @@ _CHARACTERS = (
 def check_characters(skill: Skill) -> Iterator[Finding]:
     """Every text file, character by character; one finding per rule and line."""
     for source in skill.texts:
-        if not source.text.isascii():
+        if not (source.text.isascii() and source.text.replace("\x0c", "").isprintable()):
             found = [item for row in _CHARACTERS for item in row.findings(source)]
             yield from {(item.rule, item.line): item for item in reversed(found)}.values()
 
 
+_ASSISTANT = (
+    r"(?:ai(?:\s+(?:agents?|assistants?|models?))?|assistants?|agents?|claude|codex|gemini|copilot"
+    r"|chatgpt|llms?|models?)"
+)
 _INSTRUCTION = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\s+(?:\w+\s+){0,4}?"
     r"(?:instructions?|prompts?|rules?|guidelines|guardrails|polic(?:y|ies)|everything)\b"
@@ -97,50 +107,55 @@ _INSTRUCTION = re.compile(
     r"|\byou\s+are\s+now\s+(?:an?|in|the|free)\b|\bnew\s+instructions?\s*:|\bsystem\s+prompt\b"
     r"|\b(?:exfiltrate|send|post|upload|forward)\s+(?:\w+\s+){0,4}?"
     r"(?:credentials?|secrets?|tokens?|passwords?|api\s+keys?|environment\s+variables|ssh)\b"
-    r"|\b(?:assistants?|agents?|claude|codex|gemini|copilot|chatgpt|llms?|models?)\b\s*"
-    r"(?:[:,]\s*(?:please|you|run|execute|always|never|do)|must|should|shall)\b"
+    rf"|\b{_ASSISTANT}\s*(?:[:,]\s*(?:please|you|run|execute|always|never|do|open|read|print|send"
+    r"|copy|delete|write|install|fetch|download|approve|trust|assume|ignore|skip|add)"
+    r"|must|should|shall)\b"
+    rf"|\b(?:notes?|messages?|hints?|reminders?)\s+(?:to|for)\s+(?:the\s+|any\s+)?{_ASSISTANT}\b"
+    rf"|\A\W*for\s+(?:the\s+|any\s+)?{_ASSISTANT}(?:\s+only)?\s*[.:]"
     r"|\b(?:curl|wget)\s+\S*(?:https?:|-)|\brm\s+-rf\s+[~/]|\bbase64\s+(?:-d|--decode)\b",
     re.IGNORECASE,
 )
 
 
 def check_hidden(skill: Skill) -> Iterator[Finding]:
-    """Comments and invisible elements of Markdown and HTML; comments in the frontmatter."""
+    """Text of Markdown and HTML that is not displayed; comments in the frontmatter."""
     for source in skill.texts:
         for piece in source.of("hidden", "remark"):
-            match = _INSTRUCTION.search(piece.text)
+            text = unicodedata.normalize("NFKC", piece.text)  # letters in odd styles
+            match = _INSTRUCTION.search(text)
             if match:
-                line = piece.line + piece.text.count("\n", 0, match.start())
+                line = piece.line + text.count("\n", 0, match.start())
                 message = f"text that is not shown says {showable(match[0], 60)!r}"
                 yield source.finding("RP405", line, f"{message}; show it or remove it")
 
 
-_SHELL = r"(?:\S*/)?(?:(?:ba|z|da|k|fi)?sh|pwsh|iex|invoke-expression)\b(?![./-]|\w)"
-_INTERPRETER = r"(?:\S*/)?(?:python[\d.]*|perl|ruby|node|php)\s*(?:-(?=\s|$)|$|[;&|)\"'`])"
-_PREFIX = r"(?:(?:sudo|env|exec|command|nohup)\s+(?:-\S+\s+|\w+=\S*\s+)*|\w+=\S*\s+)*"
-_REST = r"(?:\\\n|[^\n]){0,400}?"
-_PIPE = rf"(?<!\|)\|(?!\|)&?\s*(?:\\\n\s*)?{_PREFIX}(?:{_SHELL}|{_INTERPRETER})"
-_FETCH = r"(?:curl|wget|aria2c|iwr|irm|invoke-webrequest|invoke-restmethod)"
-_REMOTE = re.compile(
-    rf"(?<![\w./-]){_FETCH}\s{_REST}{_PIPE}"
-    rf"|(?<![\w-])(?:eval|source|\.|(?:ba|z|da|k)?sh(?:\s+-\w+)*|(?:python[\d.]*|perl|ruby|node)"
-    rf"\s+-[ce])\s+[\"']?(?:\$\(|`|<\()\s*{_FETCH}\s"
-    r"|\b(?:exec|eval)\s*\(\s*(?:\w+\.)*(?:requests\.get|httpx\.get|urlopen|urllib\.request)\b"
-    r"|\b(?:iex|invoke-expression)\b[^\n]{0,80}(?:downloadstring|iwr|irm|invoke-webrequest)",
+_PRIVATE = (
+    r"(?:~/\.(?:ssh|aws|netrc|kube|docker|gnupg)|id_rsa|\.env\b|environment\s+variables"
+    r"|credentials|api\s+keys?|secrets)"
+)
+_SEND = r"\b(?:send|post|upload|forward|exfiltrate)"
+_ORDER = re.compile(
+    r"(?<!never )(?<!not )(?<!n't )\b(?:ignore|disregard|forget)\s+(?:\w+\s+){0,3}?"
+    r"(?:previous|prior|earlier|preceding|above|other|system|safety)\s+(?:\w+\s+){0,2}?"
+    r"(?:instructions?|prompts?|rules|guidelines|guardrails)\b"
+    r"|\b(?:do\s+not|don'?t|never)\s+(?:mention|reveal|disclose)\s+(?:this|that|these|any\s+of)\b"
+    r"[^\n.]{0,40}\bto\s+(?:the\s+)?user\b(?!')"
+    r"|<\|\w{2,30}\|>|\[/?INST\]|</?system(?:[-_](?:reminder|prompt))?>"
+    rf"|{_PRIVATE}[^\n;]{{0,60}}{_SEND}\s+(?:it|them|this|that|those|its|their|the)\b"
+    r"[^\n]{0,60}https?://"
+    rf"|{_SEND}\s[^\n;]{{0,40}}{_PRIVATE}[^\n;]{{0,40}}\bto\s+https?://",
+    re.IGNORECASE,
+)
+_SCRIPT_URL = r"(?:javascript:|vbscript:|data:(?!image/(?:png|gif|jpe?g|webp|avif)))"
+_ACTIVE = re.compile(
+    r"<script\b|<\w+\s[^<>]{0,500}?\son(?:error|load|click|focus|toggle|begin|mouse\w+)\s*="
+    rf"|<\w+\s(?:[^<>]{{0,500}}?\s)?(?:href|src|action|xlink:href|data)\s*=\s*[\"']?\s*{_SCRIPT_URL}"
+    rf"|\]\(\s*<?{_SCRIPT_URL}|^ {{0,3}}\[[^\]\n]+\]:\s*<?{_SCRIPT_URL}",
     re.IGNORECASE | re.MULTILINE,
 )
-_DECODER = (
-    r"(?:base64\s+(?:-\w*d\w*|-D|--decode)|xxd\s+-r|openssl\s+(?:enc|base64)\s[^\n|]{0,60}-d)"
-)
-_ENCODED = re.compile(
-    rf"\b{_DECODER}{_REST}{_PIPE}"
-    rf"|(?<![\w-])(?:eval|(?:ba|z|da)?sh(?:\s+-\w+)*)\s+[\"']?(?:\$\(|`|<\()[^\n]{{0,300}}?{_DECODER}"
-    r"|\b(?:exec|eval)\s*\(\s*(?:compile\s*\(\s*)?(?:__import__\([^)\n]{0,20}\)\.|\w+\.)*"
-    r"(?:b64decode|b32decode|b85decode|a85decode|decodebytes|fromhex|unhexlify|decompress"
-    r"|marshal\.loads|codecs\.decode)\b"
-    r"|\b(?:eval|Function)\s*\(\s*(?:window\.)?(?:atob\s*\(|Buffer\.from\s*\([^)\n]{0,4000}base64)"
-    r"|\b(?:powershell|pwsh)(?:\.exe)?\s[^\n]{0,100}-e(?:nc|ncodedcommand)?\s+[A-Za-z0-9+/=]{40}",
-    re.IGNORECASE | re.MULTILINE,
+_PROSE = (
+    ("RP409", _ORDER, "{text!r} steers an assistant; say what the skill does instead"),
+    ("RP410", _ACTIVE, "{text!r} runs code where the page is shown; remove it"),
 )
 _KEY = r"-----BEGIN [A-Z ]{0,24}PRIVATE KEY(?: BLOCK)?-----[\s\\nr]+([A-Za-z0-9+/=:]{32,})"
 _SECRETS = (
@@ -176,23 +191,23 @@ def _is_placeholder(match: re.Match[str]) -> bool:
     return entropy <= least or bool(_PLACEHOLDER.search(text))
 
 
-_TEXTS = (
-    _Pattern("RP406", _REMOTE, "{text!r} runs what it downloads; download, check a hash, then run"),
-    _Pattern("RP407", _ENCODED, "{text!r} runs what it decodes; write the code out"),
-    *(
-        _Pattern(
-            "RP408",
-            re.compile(form),
-            f"looks like {kind} (not repeated here); revoke it, then remove it",
-            _is_placeholder,
-        )
-        for kind, form in _SECRETS
-    ),
+_TEXTS = tuple(
+    _Pattern(
+        "RP408",
+        re.compile(form),
+        f"looks like {kind} (not repeated here); revoke it, then remove it",
+        _is_placeholder,
+    )
+    for kind, form in _SECRETS
 )
 
 
 def check_texts(skill: Skill) -> Iterator[Finding]:
-    """Every text file: download-and-run and decode-and-run, in commands and in code; secrets."""
+    """Secrets in every text file; orders and active content in the prose of Markdown."""
     for source in skill.texts:
         for row in _TEXTS:
             yield from row.findings(source)
+        for rule, pattern, message in _PROSE:
+            for match in pattern.finditer(source.prose):
+                line = source.prose.count("\n", 0, match.start()) + 1
+                yield source.finding(rule, line, message.format(text=showable(match[0], 60)))

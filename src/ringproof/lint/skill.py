@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from ringproof.cards.document import YamlProblem, parse_yaml
@@ -209,12 +209,33 @@ def _content(path: Path) -> str | Finding | None:
         if path.is_file():
             with path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
+            if is_opaque(path.name, raw[:64]):
+                why = "is a program, a pickle or an archive, which nobody can review"
+                return Finding("RP411", shown_path(path), 1, why)
             if len(raw) <= MAX_BYTES:
                 return raw.decode("utf-8")
     if b"\0" in raw and looks_binary(raw) and not raw.startswith(_WIDE):
         return None
     why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
     return Finding("RP208", shown_path(path), 1, why)
+
+
+_PROGRAM_STARTS = (
+    b"\x7fELF", b"MZ", b"\0asm", b"\xca\xfe\xba\xbe", b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf",
+    b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe",
+)  # fmt: skip
+_CODE_SUFFIXES = re.compile(
+    r"\.(?:py[cod]|so|dll|dylib|exe|class|[jw]ar|whl|egg|pkl|pickle|joblib|pth?|ckpt"
+    r"|zip|tar|t?gz|bz2|xz|7z|rar|zst)",
+    re.IGNORECASE,
+)
+
+
+def is_opaque(name: str, head: bytes) -> bool:
+    """Whether a file is a program, a pickle or an archive, which nobody can review as text."""
+    binary = b"\0" in head or not head.isascii()
+    named = _CODE_SUFFIXES.fullmatch(PurePosixPath(name).suffix)
+    return binary and (named is not None or head.startswith(_PROGRAM_STARTS))
 
 
 def shown_path(path: Path) -> str:

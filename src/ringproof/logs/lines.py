@@ -26,7 +26,11 @@ GZIP = b"\x1f\x8b"
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+# The second form is a colour whose escape character was lost when the text was copied.
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
+    r"|\[\d{1,2}(?:;\d{1,3}){0,4}m"
+)
 
 
 class OpenLog:

@@ -31,15 +31,21 @@ _RESTS: Mapping[Evidence, str] = MappingProxyType(
 _DETAIL_LINES = 30
 
 
-def render_report(records: Sequence[Record], problems: Sequence[str], stale: Sequence[str]) -> str:
-    """Render the page."""
+def render_report(
+    records: Sequence[Record], problems: Sequence[str], stale: Sequence[str], seen: str = ""
+) -> str:
+    """Render the page.
+
+    Args:
+        seen: How many statements were seen to fail, in words.
+    """
     values = {
         "records": records,
         "problems": problems,
         "stale": stale,
         "heading": _heading(records, problems),
         "alone": _alone(records),
-        "about": _about_upstream(records),
+        "about": "; ".join(filter(None, (_about_upstream(records), seen))),
         "verdicts": {verdict.value: verdict for verdict in Verdict},
         "run": records[0],
     }
@@ -58,8 +64,10 @@ def _spread(spread: Mapping[str, float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def print_records(records: Sequence[Record], problems: Sequence[str], console: Console) -> None:
-    """Print the verdicts, the problems and the totals."""
+def print_records(
+    records: Sequence[Record], problems: Sequence[str], console: Console, refuted: str = ""
+) -> None:
+    """Print the verdicts, the problems, the totals, and how many statements were seen to fail."""
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True)
@@ -84,6 +92,8 @@ def print_records(records: Sequence[Record], problems: Sequence[str], console: C
     counts = f"{_number_of(len(records), 'skill')}, {_number_of(executed, 'proof')}"
     say(f"{counts} executed on {where} in {seconds:.1f} s")
     say(f"[bold]{_heading(records, problems)}[/]\n{_about_upstream(records)}")
+    if refuted:
+        say(refuted)
 
 
 def _claims(records: Sequence[Record]) -> list[Record]:

@@ -21,12 +21,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from ringproof import __version__
-from ringproof.cards import Statement
+from ringproof.cards import Statement, load_card, statements
 from ringproof.prove.environment import Environment
+from ringproof.prove.touches import Evidence
 from ringproof.refuting.refutations import (
     Excuse,
     Refutation,
     Refutations,
+    load_refutations,
     refutation_digest,
 )
 
@@ -151,3 +153,29 @@ def seen_to_fail(
         and recorded[one.id].outcome is Fate.SEEN
         and recorded[one.id].digest == current_digest(one, refutations)
     )
+
+
+def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[Any]) -> str:
+    """Say how many of the statements that were executed in upstream's code were seen to fail.
+
+    Args:
+        evidence: Folder of the records.
+        cards: ``card.yaml`` of each skill.
+        records: Records of a run of the proofs; see `ringproof.prove.evidence`.
+    """
+    executed, seen = 0, 0
+    for record in records:
+        skill = record["skill"]
+        said = statements(load_card(cards[skill]))
+        rows = load_refutations(cards[skill], said)
+        failed = seen_to_fail(read_refuted(evidence, skill), said, rows)
+        own = [
+            claim["id"]
+            for claim in record["claims"]
+            if claim["evidence"] == Evidence.UPSTREAM.value and claim["kind"] != "anchor"
+        ]
+        executed += len(own)
+        seen += len(failed.intersection(own))
+    if not seen:
+        return ""
+    return f"{seen} of the {executed} that were executed have a proof that was seen to fail"

@@ -58,7 +58,7 @@ class Refutation(CardModel):
 
     statement: Id
     proof: str = ""
-    """The test that is tried first; by default the one that took the shortest time."""
+    """The test that has to fail; by default any that executes upstream's code."""
     edit: tuple[SourceEdit, ...] = Field(min_length=1)
 
 

@@ -127,9 +127,7 @@ def _plan(
         elif isinstance(own, Excuse):
             yield Refuted(one.id, Fate.EXCUSED, refutation_digest(one, ()), why=own.why)
         else:
-            proofs = _executing(request, skill, one)
-            if own.proof:
-                proofs = tuple(dict.fromkeys((own.proof, *proofs)))
+            proofs = (own.proof,) if own.proof else _executing(request, skill, one)
             attempt = _Attempt(skill, one, refutation_digest(one, own.edit), {}, proofs)
             try:
                 attempt = replace(attempt, files=files.edited(own.edit))

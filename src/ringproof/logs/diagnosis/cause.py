@@ -15,7 +15,14 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, BinaryIO
 
-from ringproof.logs.diagnosis.errors import CUT, TIMEOUT, LogReader, RankError
+from ringproof.logs.diagnosis.errors import (
+    CUT,
+    LOOSE,
+    NOTICED,
+    TIMEOUT,
+    LogReader,
+    RankError,
+)
 from ringproof.logs.diagnosis.facts import ShownFacts
 from ringproof.logs.diagnosis.hangs import hang_findings
 from ringproof.logs.diagnosis.recorder import DumpedGroup, is_dump, read_dump, stuck_groups
@@ -126,6 +133,7 @@ class ErrorTable:
         self._facts = ShownFacts()
         self._waits: dict[tuple[str, Wait], RankError] = {}
         self._exited: dict[str, RankError] = {}  # ranks that the launcher reports
+        self._noticed: dict[str, RankError] = {}  # ranks with a timeout and no collective
         self._unread: list[RankError] = []  # the last ones of each file
         self._unread_lines: dict[str, int] = {}
 
@@ -165,6 +173,12 @@ class ErrorTable:
                 self._waits.setdefault((event.who, event.wait), event)
             return
         if event.error == "SystemExit" and event.message.strip() in _SUCCESS:
+            return
+        if event.error == NOTICED:
+            self._noticed.setdefault(event.who, event)
+            return
+        if event.error == LOOSE:
+            self._leave(event)
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message
@@ -207,15 +221,21 @@ class ErrorTable:
         world = told.world_size or 0
         hangs = hang_findings(list(self._waits.values()), self._index, world, self._facts.busy)
         found = [*self._findings.values(), *hangs]
+        if self._noticed and not hangs:
+            found.append(self._shared(TIMEOUT, self._noticed))
         if not found and self._exited:
-            found = [SharedError(None, candidates=self._index.candidates("exit code 1", ""))]
-            for event in self._exited.values():
-                found[0].add(event)
+            found.append(self._shared("exit code 1", self._exited))
         for one in found:
             one.symptom = next(
                 (symptom for symptom in one.candidates if self._facts.allow(symptom.needs)), None
             )
         return [one for one in found if one.symptom or not _quoted(one)]
+
+    def _shared(self, error: str, events: dict[str, RankError]) -> SharedError:
+        shared = SharedError(None, candidates=self._index.candidates(error, ""))
+        for event in events.values():
+            shared.add(event)
+        return shared
 
     def judge(self) -> Diagnosis:
         """Return the first cause and what follows from it."""
@@ -224,6 +244,8 @@ class ErrorTable:
         live = [one for one in found if one not in earlier]
         causes = [one for one in live if one.kind == "exception"]
         strong = [one for one in causes if not one.first.weak and one.first.error != CUT]
+        if strong and all(map(_is_general, strong)):
+            strong += [one for one in causes if one.symptom and not _is_general(one)]
         ordered = self._ordered(strong or causes)
         rest = [one for kind in KINDS[1:] for one in live if one.kind == kind]
         if not ordered:
@@ -267,6 +289,7 @@ class ErrorTable:
 
     def _ordered(self, causes: Sequence[SharedError]) -> list[SharedError]:
         timed = all(one.first.time for one in causes)
+        specific = any(one.symptom and not one.symptom.general for one in causes)
         together = len({one.first.file for one in causes}) == 1
 
         def key(one: SharedError) -> tuple[object, ...]:
@@ -275,7 +298,7 @@ class ErrorTable:
             root = self._roots.isdisjoint(one.who)
             general = one.symptom is None or not one.symptom.statements
             order = (first.time,) if timed and not together else (0 if together else general,)
-            return root, *order, *place
+            return root, specific and _is_general(one), *order, *place
 
         return sorted(causes, key=key)
 
@@ -297,6 +320,11 @@ class ErrorTable:
             error = "idle levels"
         symptom = self._index.find(error, "") if error else None
         return [symptom] if symptom else []
+
+
+def _is_general(one: SharedError) -> bool:
+    """Whether another error that the index knows can be the reason for this one."""
+    return one.symptom is not None and one.symptom.general
 
 
 def _quoted(one: SharedError) -> bool:

@@ -39,12 +39,16 @@ NEEDLES = (
     b"above exception",  # between two tracebacks, of which the second follows from the first
     WEAK,
     b"Watchdog caught",
-    b"failure detected by watchdog",
+    b"detected by watchdog at work",
+    b"due to a collective timeout",
     b"what(): ",
     b'", line ',
     b"egmentation fault",
     b"Bus error",
     b"NVRM: Xid",
+    b"fallen off the bus",
+    b"GPU is lost",
+    b"DeepEP ",
     b"NCCL WARN",
     b"OOMKilled",
     b"Could not override",
@@ -78,6 +82,8 @@ _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 UNREAD = "frames without an exception"
+LOOSE = "a line that names an exception"
+NOTICED = "a timeout without its collective"
 MOST_LINES = 600  # of a traceback with what stands between
 MOST_WEAK = 20_000  # lines of a file with an error and no traceback, each of which takes time
 MOST_ROOT = 10  # lines below the title of torchrun's summary, which name who failed first
@@ -97,6 +103,14 @@ _STACK_FRAME = re.compile(r"\s+(\S+) \((\S+:\d+)\)")
 _RAY_TASK = re.compile(r"ray::(\w+)\S* \(pid=(\d+)")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _BEFORE_FRAMES = "Traceback (most recent"
+_WRAPPED = b"collective operation timeout:"  # at the end of a line that a terminal has broken
+_MENTION = re.compile(
+    r"(?<![\w.])([A-Za-z_][\w.]{0,200}(?:Error|Exception)): (?![-+]?[\d.]+(?:[ ,|}]|$))(.+)"
+)
+_NOTICED = re.compile(r"dump signal due to a collective timeout from this local rank.{0,300}")
+_OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
+_SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
+_OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
 
 
 @dataclass
@@ -191,7 +205,9 @@ class _Said:
     def opens(self) -> bool:
         """Whether a traceback begins; a line that only mentions one goes on."""
         after = self.body.partition(_BEFORE_FRAMES)[2].rstrip()
-        return after == " call last):" or ("\u256d" in self.body and after.endswith("\u256e"))
+        return _OPENS.fullmatch(after) is not None or (
+            "\u256d" in self.body and after.endswith("\u256e")
+        )
 
     @cached_property
     def alone(self) -> dict[str, Any]:
@@ -202,12 +218,17 @@ class _Said:
             if self.prefix.tokens.keys() & OF_RUN:
                 who = self.who
             return {"who": who, "error": TIMEOUT, "message": wait.message, "wait": wait}
+        if noticed := _NOTICED.search(body):
+            return {"error": NOTICED, "message": noticed[0]}
         if fields := shown_alone(body, self.file, self.prefix.tokens.get("name", "")):
             return fields
         if self.raised and self.raised[2]:
             return {"error": self.raised[1], "message": self.raised[2], "weak": True}
         if _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
             return {"error": "not a number", "message": body.strip()[:MOST_SHOWN]}
+        if mention := _MENTION.search(body):
+            severe = _SEVERE.search(body, 0, mention.start())
+            return {"error": mention[1] if severe else LOOSE, "message": mention[2], "weak": True}
         return {}
 
 
@@ -268,13 +289,25 @@ class LogReader(Scan):
 
     def errors(self) -> Iterator[RankError]:
         """Yield all errors, and take what other lines say of the configuration."""
-        for line in self:
+        for line in self._unwrapped():
             for said in (self._known if len(line.data) < LONG else self._said)(line.data):
                 self._take_setup(said.setup, line)
                 yield from self._errors(said, line)
             self.follow = bool(self._open) or self._root_lines > 0 or self._stack
         for key in list(self._open):
             yield from self._close(key)
+
+    def _unwrapped(self) -> Iterator[Line]:
+        """Yield the lines, a timeout that is broken in front of the collective in one piece."""
+        broken = b""
+        for line in self:
+            data = broken + line.data
+            broken = data.rstrip() + b" " if data.rstrip().endswith(_WRAPPED) else b""
+            if broken and len(broken) < LONG:
+                self.follow = True
+                continue
+            broken = b""
+            yield Line(line.number, data)
 
     def _take_setup(self, setup: EngineLine | dict[str, Any], line: Line) -> None:
         if setup:
@@ -411,6 +444,9 @@ class LogReader(Scan):
         event = one.event
         event.error = event.error or (UNREAD if one.implied else CUT)
         event.weak = event.error == UNREAD
+        own = _OWN_RANK.match(event.message)
+        if own and not event.who.startswith("rank "):
+            event.who = f"rank {int(own[1])}"
         if event.text.rstrip().endswith(":"):
             event.message = event.message.lstrip("\n")
         return (event,)

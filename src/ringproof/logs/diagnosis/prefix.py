@@ -13,18 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-OF_RUN = ("rank", "of_actor", "mpi", "task")
+OF_RUN = ("rank", "of_actor", "of_worker", "mpi", "task")
 """What a prefix may name that is a rank of the whole run."""
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 _SYSLOG = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
 _TOKEN = re.compile(
-    r"\[rank(?P<rank>\d{1,6})\]: ?"
+    r"\[(?i:rank)[ =:_-]{0,2}(?P<rank>\d{1,6})\]:? ?(?:\| )?"
+    r"|> ?"  # a quotation in a mail or in Markdown
+    r"|E {2,12}(?=[\w.]{1,200}(?:Error|Exception)\b)"  # of pytest
     r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,6})\]:"
-    r"|\((?P<actor>\w+)(?:\[rank=(?P<of_actor>\d{1,6})\])? pid=(?P<pid>\d+)[^)]{0,200}\) ?"
-    r"|\[\d+,(?:mpirank:)?(?P<mpi>\d{1,6})(?:,[\w.-]+)?\]<std(?:err|out)>: ?"
+    r"|\((?P<actor>\w+)(?:\[rank=(?P<of_actor>\d{1,6})\]|,? rank=(?P<of_worker>\d{1,6}))?"
+    r",? pid=(?P<pid>\d+)[^)]{0,200}\) ?"
+    r"|\[(?:[\w.-]{1,80}@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,6})(?:,[\w.-]+)?\]<std(?:err|out)>: ?"
     r"|\[(?P<name>(?:pod|container|job)/[^\]\s]{1,200})\] ?"
     r"|(?:std(?:err|out) [FP] )"
     r"|(?:\^[CZ\\])+"  # what a terminal shows of a key such as Ctrl-C
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}:? ?(?=[\[<])"  # of mpirun
     rf"|\[?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?(?:,\d+)?\]?[ :]+"
     rf"|{_SYSLOG} (?P<host>[\w.-]+ [\w.-]+\[\d+\]): "
     r"|(?: {0,6}(?P<task>\d{1,6}): )"
@@ -40,10 +44,11 @@ _CLOCK = re.compile(
 )
 _SAID_RANK = re.compile(r"(?i)(?<![a-z])(?<!local[ _-])rank[ =:_-]{0,2}(\d{1,6})\b")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG|std(?:err|out))\b")
-# Words in front of it in the summary of torchrun, of a data loader and of several exceptions, and
-# an exception whose message is the traceback of another one.
+# Words in front of it in the summary of torchrun, of a data loader, of several exceptions and of a
+# logger, a progress bar, and an exception whose message is the traceback of another one.
 _NO_PREFIX = re.compile(
-    r"(?:traceback *:|Original|Exception Group) *$|\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt): "
+    r"(?:traceback *:|Original|Exception Group|(?:exception|error|failed) *:) *$|%\|"
+    r"|\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt): "
 )
 _LONGEST = 200
 _MOST_SHAPES = 64
@@ -68,7 +73,12 @@ class Prefix:
 
     @property
     def key(self) -> str:
-        """What tells the lines of the ranks in one file apart."""
+        """What tells the lines of the ranks in one file apart.
+
+        A rank alone does: what stands beside it may change from line to line, such as a number.
+        """
+        if "rank" in self.tokens:
+            return f"rank={self.tokens['rank']}"
         return " ".join(f"{name}={value}" for name, value in self.tokens.items())
 
     def writer(self, file: str) -> str:
@@ -137,7 +147,8 @@ def read_prefix(text: str, known: Mapping[str, str] | None = None, time: str = "
     tokens = dict(known or {})
     position = 0
     while match := _TOKEN.match(text, position):
-        if match["task"] and (match.start() or tokens.keys() & {"rank", "local", "pid"}):
+        later = text[: match.start()].strip("> ") or tokens.keys() & {"rank", "local", "pid"}
+        if match["task"] and later:
             break  # a number with a colon is a task of srun at the start of a line only
         position = match.end()
         tokens.update({name: value for name, value in match.groupdict().items() if value})

@@ -10,6 +10,13 @@ _REFUSED = "unrecognized arguments|argument |the following arguments|ambiguous o
 _USAGE = re.compile(rf"^(?:\S+: )?(?:[\w./-]*\.py: error: |[\w./ -]+: error: (?={_REFUSED}))(.+)$")
 _OVERRIDE = re.compile(r"^Could not override '[^']*'.*")
 _DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
+_TERMINATED = re.compile(
+    r"(?:watchdog thread terminated with|raised the following async) exception: (.+)"
+)
+# What a C++ library prints of its own: file, line and function in front of the message.
+_NATIVE = re.compile(
+    r"^(?![\w.]*(?:Error|Exception)\b)(?:[\w.]+: )?(/\S+\.(?:cu|cuh|cpp|h):\d+ in function \S+: .+)"
+)
 _WHAT = re.compile(r"^\s*what\(\): +(.+)")
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
@@ -18,6 +25,9 @@ _MPI = re.compile(
     r"(?:process rank (\d{1,6}) .*exited on signal |exits with return code = -)(\d{1,2})\b"
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
+_PRESSURE = re.compile(r"(?:killed due to memory pressure|Out of memory: Killed process).{0,160}")
+_EXPERTS = re.compile(r"DeepEP [\w ()-]{0,60}timeout.{0,160}")
+_LOST_GPU = ("fallen off the bus", "GPU is lost")
 _NCCL = re.compile(r"NCCL WARN (.+)")
 _FATAL = re.compile(r"^Fatal Python error: (.+)")
 _SIGNAL = re.compile(
@@ -36,7 +46,7 @@ def shown_alone(body: str, file: str, name: str) -> dict[str, Any]:
     """
     if device := _DEVICE.search(body):
         return {"error": "CUDA error", "message": device[1]}
-    if what := _WHAT.match(body):
+    if what := _WHAT.match(body) or _TERMINATED.search(body) or _NATIVE.match(body):
         return {"error": "C++ exception", "message": what[1], "weak": True}
     if ended := _ENDED.search(body):
         return {
@@ -55,13 +65,17 @@ def _of_system(body: str) -> dict[str, Any]:
     if tasks := _SLURM_TASKS.search(body):
         return _of_tasks(tasks[1], tasks[2])
     if slurm := _SLURM.search(body):
-        return {"error": "scheduler", "message": slurm[1], "weak": True}
+        return _of_scheduler(slurm[1])
     if xid := _XID.search(body):
         return {"error": f"Xid {xid[1]}", "message": xid[2] or ""}
+    if "NVRM" in body and any(text in body for text in _LOST_GPU):
+        return {"error": "NVRM", "message": body.strip()[:200]}
     if nccl := _NCCL.search(body):
         return {"error": "NCCL warning", "message": nccl[1], "weak": True}
     if fatal := _FATAL.match(body):
-        return {"error": "Fatal Python error", "message": fatal[1]}
+        # What ends by abort() has said why before, such as the watchdog of NCCL.
+        error = "exit code -6" if fatal[1].startswith("Aborted") else "Fatal Python error"
+        return {"error": error, "message": fatal[1]}
     if signal := _SIGNAL.search(body):
         return {"error": f"exit code {_SIGNALS[signal[1]]}", "message": body.strip()[:200]}
     if "OOMKilled" in body:
@@ -72,8 +86,10 @@ def _of_system(body: str) -> dict[str, Any]:
 def _of_host(body: str) -> dict[str, Any]:
     """Return the fields of an error that the host, a container engine or a launcher reports."""
     said = body.strip()[:200]
-    if "killed due to memory pressure" in body or "Out of memory: Killed process" in body:
-        return {"error": "host memory", "message": said}
+    if pressure := _PRESSURE.search(body):
+        return {"error": "host memory", "message": pressure[0]}
+    if experts := _EXPERTS.search(body):
+        return {"error": "DeepEP", "message": experts[0]}
     if "node was low on resource" in body:
         return {"error": "evicted", "message": said}
     if "watchdog hang" in body or "watchdog got stuck" in body:
@@ -90,4 +106,10 @@ def _of_tasks(tasks: str, said: str) -> dict[str, Any]:
     number = next((code for word, code in _SIGNALS.items() if said.startswith(word)), None)
     if number is not None:
         return {**who, "error": f"exit code {number}", "message": said}
-    return {**who, "error": "scheduler", "message": said, "weak": True}
+    return {**who, **_of_scheduler(said)}
+
+
+def _of_scheduler(said: str) -> dict[str, Any]:
+    if "oom_kill" in said or "oom-kill" in said or said.startswith("Out Of Memory"):
+        return {"error": "host memory", "message": said}
+    return {"error": "scheduler", "message": said, "weak": True}

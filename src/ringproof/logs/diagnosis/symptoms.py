@@ -27,6 +27,7 @@ class Symptom(BaseModel):
     code: re.Pattern[str] | None = None
     needs: frozenset[str] = frozenset()
     restart: str = ""
+    general: bool = False
     upstream: str = ""
     statements: tuple[str, ...] = ()
 

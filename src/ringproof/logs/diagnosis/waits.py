@@ -14,11 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-_WORK = re.compile(
-    r"Watchdog caught collective operation timeout: "
-    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d+), NumelOut=(\d+))?"
-)
-_DETECTED = re.compile(r"failure detected by watchdog at work sequence id: (\d{1,18})")
+_WORK = re.compile(r"Watchdog caught collective operation timeout: *WorkNCCL\(([^)]{1,300})")
+_FIELD = re.compile(r"\b(SeqNum|OpType|NumelIn|NumelOut)=(\w{1,40})")
+_DETECTED = re.compile(r"detected by watchdog at work(?: sequence id)?: (\d{1,18})")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([\w.-]+) ?(?:\(([^()\s]*)\))? ?Rank (\d{1,9})\]")
 _RANK = re.compile(r"\[rank(\d{1,9})\]:|\[Rank (\d{1,9})\] ")
 WHOLE_RUN = "default_pg"
@@ -54,8 +52,9 @@ class Wait:
 def read_wait(text: str) -> Wait | None:
     """Return the wait that a line of the watchdog shows, or ``None``."""
     work = _WORK.search(text)
+    told = dict(_FIELD.findall(work[1])) if work else {}
     detected = None if work else _DETECTED.search(text)
-    if work is None and detected is None:
+    if detected is None and not (told.get("SeqNum", "").isdecimal() and "OpType" in told):
         return None
     named = _GROUP.search(text)
     group = (named[2] or f"GUID {named[1]}") if named else ""
@@ -65,9 +64,9 @@ def read_wait(text: str) -> Wait | None:
     if rank is None and (group == WHOLE_RUN or not group):
         rank = place
     guid = named[1] if named else ""
-    if work is None:
-        return Wait(group, guid, place, rank, "", int(detected[1]), ("", "")) if detected else None
-    return Wait(group, guid, place, rank, work[2], int(work[1]), (work[3] or "", work[4] or ""))
+    sequence = int(detected[1] if detected else told["SeqNum"])
+    elements = told.get("NumelIn", ""), told.get("NumelOut", "")
+    return Wait(group, guid, place, rank, told.get("OpType", ""), sequence, elements)
 
 
 class Waiting(NamedTuple):
@@ -78,17 +77,23 @@ class Waiting(NamedTuple):
 
 
 def resolved(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """Return the waits with their groups, each rank once for each collective."""
+    """Return the waits with their groups, each rank once for each collective.
+
+    A timeout without a group is taken for one of the only group that waits at its number.
+    """
     named: dict[tuple[str, int], Wait] = {}
+    groups: dict[int, dict[tuple[str, str], Wait]] = defaultdict(dict)
     all_of = list(waiting)
     for who, wait in all_of:
         if wait.group:
             named[who, wait.sequence] = wait
+            groups[wait.sequence][wait.group, wait.guid] = wait
     found: dict[tuple[str, int, str], Waiting] = {}
     for who, wait in all_of:
         if wait.operation:
-            group = named.get((who, wait.sequence), wait)
-            whole = replace(wait, group=group.group, guid=group.guid, place=group.place)
+            only = list(groups[wait.sequence].values()) if not wait.group else []
+            group = named.get((who, wait.sequence), only[0] if len(only) == 1 else wait)
+            whole = replace(wait, group=group.group, guid=group.guid)
             found.setdefault((who, wait.sequence, wait.operation), Waiting(who, whole))
     return list(found.values())
 

@@ -27,7 +27,7 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "current_steps",
         ),
         LOSS: ("loss", "lm loss", "train_loss", "train/loss", "training_loss"),
-        GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm"),
+        GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm", "gnorm"),
         EVALUATION: ("validation loss", "val_loss", "eval_loss", "eval/loss"),
     }
 )

@@ -23,14 +23,17 @@ _PAIR = re.compile(
     rf"(?:\s*[:=]\s*|\s+)['\"]?(?:np\.float\d+\()?({_NUMBER})(?!\d)(?![\w/.]*[A-Za-z/])"
 )
 _STEP = re.compile(
-    r"(?i)(?<![\w./])(?:train(?:ing)?[/_ ])?(?:global[_ ]?)?(?:steps?|iteration|iter)"
+    r"(?i)(?<![\w./])(?:train(?:ing)?[/_ ])?(?:global[_ ]?)?(?:steps?|iteration|iter|num_updates)"
     r"(?:/max_steps)?['\"]?\s*[:=# ]\s*['\"]?(\d{1,15})(?:\.0)?(?:\s*/\s*\d+)?(?![\d.\w])"
 )
-_BAR = re.compile(r"Epoch (\d{1,9}):.*?(?<!\d)(\d{1,12})/(\d{1,12}) \[")
+_BAR = re.compile(r"(?i:epoch) (\d{1,9}):.*?(?<!\d)(\d{1,12})/(\d{1,12}) \[")
+_METER = re.compile(r"Epoch: \[(\d{1,9})\] +\[ *(\d{1,12})/(\d{1,12})\]")
+_ANY_BAR = re.compile(r"(?<!\d)(\d{1,12})/\d{1,12} \[[\d:]{4,9}<")
 _TITLE = re.compile(r"(?<!=)=+ *Step +(\d{1,15})/\d+ *=+")
 _ALONE = re.compile(rf"^\W*((?i:loss|grad[ _]norm)): *({_NUMBER})\s*$")
 _TRAINING = re.compile(rb"(?i)loss|grad.?norm")
 _EVALUATION = re.compile(r"(?i)\b(?:val|valid|validation|eval|test)\w*(?:[ _/]loss|uat)")
+_TRAINING_LOSS = re.compile(r"(?i)\btrain\w*[ _/]loss")
 _LONGEST = 8000
 _WHOLE = ("loss", "grad_norm", "grad norm")
 
@@ -56,7 +59,7 @@ class ShapeReader(Reader):
         alone = _ALONE.match(text)
         if alone and self._title is not None:
             self._record({STEP: str(self._title), alone[1].lower(): alone[2]})
-        elif not _EVALUATION.search(text):
+        elif _TRAINING_LOSS.search(text) or not _EVALUATION.search(text):
             self._take_pairs(text)
 
     def _take_title(self, line: bytes) -> None:
@@ -79,9 +82,11 @@ class ShapeReader(Reader):
         found = _STEP.search(text)
         if found:
             return int(found[1])
-        if bar := _BAR.search(text):
+        if bar := _METER.search(text) or _BAR.search(text):
             return int(bar[1]) * int(bar[3]) + int(bar[2])
-        if text.lstrip().startswith("{'") and "'epoch'" in text:
+        if bar := _ANY_BAR.search(text):
+            return int(bar[1])
+        if "{'" in text and "'epoch'" in text:
             self._counted += 1
             return self._counted
         return None

@@ -38,6 +38,7 @@ class FitRequest:
         ranks: Ranks that are run; empty for one of each kind of pipeline stage.
         routing: One of `ROUTINGS`.
         timeout: Longest time of one rank, in seconds.
+        limit: Longest time of everything, in seconds; ``None`` for no limit.
     """
 
     launch: Launch
@@ -50,6 +51,7 @@ class FitRequest:
     ranks: tuple[int, ...] = ()
     routing: str = ROUTINGS[0]
     timeout: float = 600.0
+    limit: float | None = None
     offline: bool = False
 
 
@@ -120,7 +122,8 @@ class Fitting:
         make_folder(request.folder, field="--out")
         variables = request.launch.environment.items()
         imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
-        self._servers = Servers(request.folder, environment=imported)
+        self._ends = None if request.limit is None else time.monotonic() + request.limit
+        self._servers = Servers(request.folder, environment=imported, ends=self._ends)
         self._known: frozenset[str] | None = None
         self._runs = 0
 
@@ -186,7 +189,7 @@ class Fitting:
         )  # fmt: skip
         folder = self._request.folder / f"run-{self._runs}"
         outcome = self._servers.run(
-            run, program.script, folder, limit_seconds=self._request.timeout,
+            run, program.script, folder, limit_seconds=self._left(self._request.timeout),
             progress=lambda line: self._progress(f"rank {rank} of {program.ranks}", line),
         )  # fmt: skip
         if outcome.failure is not None:
@@ -198,6 +201,11 @@ class Fitting:
                 "the launch", f"rank {rank} of {program.ranks} trained no step; see {log}"
             )
         return RankMemory(rank, role, report.memory, report.seconds)
+
+    def _left(self, seconds: float) -> float:
+        """Return the seconds that a run may take."""
+        left = seconds if self._ends is None else self._ends - time.monotonic()
+        return max(min(seconds, left), 0.0)
 
     def _options(self) -> frozenset[str]:
         """Return the option names that the script's own parser knows."""
@@ -212,10 +220,12 @@ class Fitting:
             try:
                 outcome = self._servers.run(
                     replace(program, full_size=FullSize()), self._script, folder,
-                    limit_seconds=OPTIONS_SECONDS,
+                    limit_seconds=self._left(OPTIONS_SECONDS),
                 )  # fmt: skip
             except UpstreamFails as failed:
                 raise Refused(failed.failure) from failed
+            if outcome.failure is not None and outcome.failure.kind == "timeout":
+                raise Refused(outcome.failure)
             names = outcome.ranks[0].results if outcome.ranks else None
             if not names:
                 said = f" ({outcome.failure.message})" if outcome.failure else ""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ringproof.rehearsal.hollow.storages import Storages
 
@@ -78,6 +78,7 @@ class HollowMode(TorchDispatchMode):
         self.flops = self.operations = 0
         self.crowded = False
         self._known: dict[Any, Signature] = {}
+        self._made: dict[Any, Any] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -119,7 +120,8 @@ class HollowMode(TorchDispatchMode):
     ) -> Any:
         """Compute with content; without it, make the results."""
         name, storages = signature.name, self.storages
-        unknown = any(map(storages.is_hollow, tensors))
+        # What is as large as a tensor without content, and empty or filled, has content itself.
+        unknown = name not in FACTORIES and any(map(storages.is_hollow, tensors))
         if name in ("_local_scalar_dense", "equal") and unknown:
             storages.invent(f"{name} of {tuple(tensors[0].shape)}")
             number = 0.0 if tensors[0].is_floating_point() else 0
@@ -168,12 +170,15 @@ class HollowMode(TorchDispatchMode):
         return made.numel() > limit
 
     def _shapes(self, func: Any, signature: Signature, args: Any, kwargs: Any) -> Any:
-        """Return the results on the meta device."""
-        args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
+        """Return the results on the meta device; those of the same inputs are made once."""
         kept = {k: v for k, v in kwargs.items() if k not in ("pin_memory", "generator")}
         if signature.takes_device:
             kept["device"] = "meta"
-        return func(*args, **kept)
+        key = (func, torch.get_default_dtype(), _described(args), _described(kept))
+        if key not in self._made:
+            on_meta, named = tree_map_only(torch.Tensor, _on_meta, (args, kept))
+            self._made[key] = func(*on_meta, **named)
+        return self._made[key]
 
     def _filled(self, made: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the CPU for one on the meta device."""
@@ -210,7 +215,24 @@ def vacant(
 
 
 def _tensors(tree: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors in the arguments of an operation: lists of them at most."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    items = tree.values() if isinstance(tree, dict) else tree
+    if not isinstance(tree, dict | list | tuple):
+        return []
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _described(tree: Any) -> Any:
+    """Return what an operation's shapes follow from, as a key."""
+    if isinstance(tree, torch.Tensor):
+        return tree.dtype, tree.size(), tree.stride()
+    if isinstance(tree, dict):
+        return tuple((name, _described(item)) for name, item in tree.items())
+    if isinstance(tree, list | tuple):
+        return tuple(map(_described, tree))
+    return type(tree), tree
 
 
 def _is_meta(tensors: list[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -54,6 +54,8 @@ class MemoryWatch:
         Returns:
             What stand-ins of kernels are put behind, and those of fused attention.
         """
+        # With deterministic algorithms, torch would write into all memory that it allocates.
+        torch.utils.deterministic.fill_uninitialized_memory = False
         devices.install(self._storages)
         as_kernel = shapes.compiled(self._storages)
         put(((torch, "compile", as_kernel), (torch.jit, "script", as_kernel)))

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -42,9 +43,11 @@ class Server(contextlib.ExitStack):
         script: Script whose imports are made before the first fork; empty for none.
         environment: Variables that upstream may read while it is imported.
         full_size: Set if its programs are run at full size.
+        ends: Moment of the monotonic clock until which the import has to be done; ``None`` for
+            no limit.
 
     Raises:
-        UpstreamFails: Upstream cannot be imported.
+        UpstreamFails: Upstream cannot be imported, or not until then.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class Server(contextlib.ExitStack):
         dtype: str = "float32",
         log: Path | None = None,
         full_size: FullSize | None = None,
+        ends: float | None = None,
     ) -> None:
         super().__init__()
+        self._ends = ends
         self._upstream, self._script, self._dtype = upstream, script, dtype
         self._environment = {
             **variables(without=DECIDING),
@@ -72,7 +77,7 @@ class Server(contextlib.ExitStack):
             failing.callback(self.close)
             self._start()
             given = (self._upstream, self._dtype, self._script, self._full_size)
-            failure = self._ask("prepare", *given)
+            failure = self._ask("prepare", *given, ends=self._ends)
             if failure is not None:
                 raise UpstreamFails(failure)
             failing.pop_all()
@@ -90,10 +95,14 @@ class Server(contextlib.ExitStack):
             )
             self._process = self.enter_context(server)
 
-    def _ask(self, name: str, *given: object) -> Any:
+    def _ask(self, name: str, *given: object, ends: float | None = None) -> Any:
         """Let the server answer a question; see `ringproof.rehearsal.rank.server`."""
         try:
             self._connection.send((name, *given))
+            left = None if ends is None else max(ends - time.monotonic(), 0.0)
+            if not self._connection.poll(left):
+                message = "ended while upstream was imported: its time was over"
+                raise UpstreamFails(Failure("timeout", -1, message))
             return self._connection.recv()
         except (EOFError, OSError):
             message = f"ServerDied: the importing process ended with {self._process.wait()}"
@@ -152,6 +161,7 @@ class Servers(contextlib.ExitStack):
         path: Folder whose modules programs may call.
         environment: Variables that upstream may read while it is imported.
         free: Function that returns the bytes of memory that are free.
+        ends: As for `Server`.
     """
 
     def __init__(
@@ -161,8 +171,10 @@ class Servers(contextlib.ExitStack):
         path: Path | None = None,
         environment: Mapping[str, str] = ENVIRONMENT,
         free: Callable[[], int] = free_memory,
+        ends: float | None = None,
     ) -> None:
         super().__init__()
+        self._ends = ends
         known = variables().get("PYTHONPATH")
         paths = [str(one) for one in (path, known) if one]
         self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
@@ -202,6 +214,7 @@ class Servers(contextlib.ExitStack):
             dtype=program.dtype,
             log=self._folder / f"server-{next(self._logs)}.log",
             full_size=program.full_size,
+            ends=self._ends,
         )
         return self.enter_context(server)
 
