@@ -22,6 +22,7 @@ import typing_extensions
 
 import ringproof
 from ringproof.prove.listening import Listener
+from ringproof.rehearsal.hollow import state_space as hollow_scans
 from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import (
@@ -77,9 +78,11 @@ def prepare(
         wrap, fused = memory.install()
         extension.install_apex(packages, wrap)
         apex.install(wrap)
+        scans = state_space.COMPUTING if memory.computes else hollow_scans.SCANS
+        state_space.install(packages, scans)
     else:
         extension.install_apex(packages)
-    state_space.install(packages)
+        state_space.install(packages)
     engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap, fused)
     if memory is not None:
         memory.finish()

@@ -26,6 +26,7 @@ from ringproof.rehearsal.standins.communication import Contributions
 from ringproof.rehearsal.standins.guard import put
 
 TRAINING = "megatron.training.training"
+AFFINITY = "set_ideal_affinity_for_current_gpu"
 SETTINGS, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 OPTIMIZERS = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
 
@@ -104,6 +105,8 @@ class MemoryWatch:
         training.build_train_valid_test_data_loaders = _training_everywhere(
             training.build_train_valid_test_data_loaders, training.get_args
         )
+        if hasattr(training, AFFINITY):  # of the host's cores, asked of a GPU's driver
+            setattr(training, AFFINITY, lambda: None)
         setup = training.setup_model_and_optimizer
 
         @functools.wraps(setup)
