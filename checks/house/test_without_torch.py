@@ -32,6 +32,7 @@ TENSORS_BELOW = (
     "ringproof.rehearsal.library.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",
+    "ringproof.rehearsal.trace.",
     "ringproof.rehearsal.wheels.",
     "ringproof.rehearsal.verl.ranks.",
 )

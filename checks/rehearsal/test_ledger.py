@@ -140,6 +140,22 @@ def test_a_compiled_function_writes_into_a_copy(storages: Storages) -> None:
     assert (storages.ledger.bytes, storages.ledger.peak) == (MATRIX, 2 * MATRIX)
 
 
+def test_memory_can_be_given_to_a_tensor_that_was_emptied(storages: Storages) -> None:
+    kept, made, small, other = matrix(), matrix(), torch.zeros(3), torch.ones(3)
+    for tensor in (kept, small):
+        tensor.untyped_storage().resize_(0)
+        storages.resized(tensor.untyped_storage())
+    assert storages.ledger.bytes == MATRIX + 512
+    storages.share(kept, made)
+    storages.share(small, other)
+    for tensor in (kept, small):
+        storages.resized(tensor.untyped_storage())
+    assert storages.ledger.bytes == MATRIX + 512 and storages.ledger.peak == 2 * MATRIX + 1024
+    del made, other
+    assert storages.ledger.bytes == MATRIX + 512
+    assert storages.is_hollow(kept) and small.tolist() == [1.0] * 3
+
+
 def test_what_is_made_on_the_host_is_not_counted() -> None:
     storages = Storages(Ledger())
     with HollowMode(storages):

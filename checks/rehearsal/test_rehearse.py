@@ -19,6 +19,7 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.locate.result import Beside, Culprit, WrongPlace
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
 from ringproof.rehearsal.rehearsing import estimate, find_script
@@ -116,6 +117,26 @@ def test_json_of_a_rehearsal_that_passes() -> None:
     assert data["shrunk"][0]["hides"]
     assert data["program"]["losses"]["1"] == {"lm loss": 4.9}
     assert data["seconds"] == 3.0
+
+
+def test_the_first_wrong_tensor_is_shown() -> None:
+    beside = Beside("output", 0.83, 1e-5), Beside("input <b>query</b>", 2e-7, 1e-5)
+    culprit = Culprit(
+        "forward", "decoder.layers.0", "output", 1, (0, 1), (1,), ((64, 191),), (0,), 0.83, 1e-5,
+        "te/a.py:7", "mcore/b.py:9", "", beside,
+    )  # fmt: skip
+    found = dataclasses.replace(variant(5.5), located=WrongPlace(culprit, "", (1,), 9, (("x", 2),)))
+    text = "\n".join(lines(rehearsal(found)))
+    assert "decoder.layers.0 is wrong in the forward in step 1, microbatches 0-1, on rank 1" in text
+    assert "computed at te/a.py:7, called at mcore/b.py:9" in text
+    assert "wrong   0.83 (rounding explains 1e-05)  output" in text
+    assert "9 tensors were compared; not compared: x" in text
+    data = json.loads(json.dumps(as_json(rehearsal(found))))["located"]
+    assert data["sentence"].startswith("decoder.layers.0 is wrong")
+    assert data["culprit"]["positions"] == [[64, 191]]
+    shown = page(rehearsal(found))
+    assert "&lt;b&gt;query" in shown and "<b>query" not in shown
+    assert as_json(rehearsal(variant()))["located"] is None
 
 
 def test_json_of_a_refusal() -> None:

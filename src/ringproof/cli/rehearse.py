@@ -99,6 +99,7 @@ class RehearseCommand(CacheOptions, RunOptions):
         metavar="REF|FLAG=VALUE",
     )
     html: str = option("", "Write the result as one page; - is stdout.", metavar="PATH")
+    locate: bool = option(True, "Look for the first wrong tensor of a run that does not agree.")
     dtype: str = option("float32", "Precision of the run.", choices=("float32", "bfloat16"))
     max_ranks: int = option(32, "Largest number of ranks to run.", least=1)
     out: Path | None = option(
@@ -141,6 +142,7 @@ def rehearse(options: RehearseCommand) -> None:
         timeout=options.timeout,
         offline=options.offline,
         machine=None if options.force else Machine.here(),
+        locates=options.locate,
     )
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
 

@@ -89,11 +89,17 @@ class SessionServers:
         tree = open_tree(self._spec(name), cache=self.cache, offline=True)
         return unpacked(tree, parts, self.cache)
 
-    def run(self, program: Program, *, preload: str | None = None) -> Outcome:
-        """Run a program on its upstream's server; ``preload`` is its script unless given."""
+    def run(
+        self, program: Program, *, preload: str | None = None, folder: Path | None = None
+    ) -> Outcome:
+        """Run a program on its upstream's server; ``preload`` is its script unless given.
+
+        Args:
+            folder: Where its reports are; a new one unless given.
+        """
         preload = program.script if preload is None else preload
         self._runs += 1
-        return self._servers.run(program, preload, self._folder / f"run-{self._runs}")
+        return self._servers.run(program, preload, folder or self._folder / f"run-{self._runs}")
 
     def call(
         self,

@@ -17,6 +17,8 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
 from ringproof.launch.small.shrink import SmallProgram, shrink
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
@@ -47,6 +49,7 @@ class Request:
         skills: Folder of skills whose pitfalls are searched; ``None`` for none.
         timeout: Longest time of one program, in seconds.
         machine: What the ranks may use; ``None`` to start any number of them.
+        locates: Whether the first wrong tensor is looked for where the run does not agree.
     """
 
     launch: Launch
@@ -62,6 +65,7 @@ class Request:
     timeout: float = 600.0
     offline: bool = False
     machine: Machine | None = None
+    locates: bool = False
 
 
 def rehearse(request: Request, progress: Progress) -> Rehearsal:
@@ -243,9 +247,43 @@ class _Runs:
         else:
             said = refusal_of(expected.failure, expected.ranks).message
             agreement = Agreement(False, f"The reference without CP did not run: {said}")
-        return dataclasses.replace(
+        variant = dataclasses.replace(
             variant, reference=small, reference_outcome=expected, agreement=agreement
         )
+        first = agreement.first
+        if not self._request.locates or first is None:
+            return variant
+        if not first.iteration:
+            nowhere = WrongPlace(None, "only evaluations differ, which are not traced")
+            return dataclasses.replace(variant, located=nowhere)
+        located = self._located(upstream, variant, first.iteration, folder / "trace")
+        return dataclasses.replace(variant, located=located)
+
+    def _located(self, upstream: Upstream, variant: Variant, step: int, folder: Path) -> WrongPlace:
+        """Run a program and its reference again with traces, and find the first wrong tensor."""
+        assert variant.small is not None and variant.reference is not None
+
+        def run(program: Program, place: Path) -> Outcome:
+            phase = f"trace, {program.ranks} ranks"
+            self._progress(phase, "starts")
+            return self._servers.run(
+                program,
+                program.script,
+                place,
+                limit_seconds=self._request.timeout,
+                progress=lambda line: self._progress(phase, line),
+            )
+
+        program, expected = (
+            self._program(upstream, small) for small in (variant.small, variant.reference)
+        )
+        return locate(run, program, expected, step, folder)
+
+    def _program(self, upstream: Upstream, small: SmallProgram) -> Program:
+        return Program(
+            upstream, small.script, small.arguments, small.ranks, small.environment,
+            self._request.dtype,
+        )  # fmt: skip
 
     def _known_options(self, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
         """Return the option names that the training script's own parser knows.
@@ -281,12 +319,8 @@ class _Runs:
         if key not in self._done:
             phase = f"{name}, {small.ranks} ranks"
             self._progress(phase, "starts")
-            program = Program(
-                upstream, small.script, small.arguments, small.ranks, small.environment,
-                self._request.dtype,
-            )  # fmt: skip
             self._done[key] = self._servers.run(
-                program,
+                self._program(upstream, small),
                 small.script,
                 folder,
                 limit_seconds=self._request.timeout,

@@ -120,6 +120,18 @@ class Storages:
         if _lives(reference):
             self.ledger.resize(number, storage.nbytes())
 
+    def share(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Give the memory of a tensor to one whose storage upstream has emptied."""
+        storage, count = target.untyped_storage(), source.untyped_storage().nbytes()
+        number = self.number(source)
+        if number is not None:
+            self.ledger.resize(number, 0)
+        torch.UntypedStorage.resize_(storage, count)
+        if self.is_hollow(source):
+            self.make_hollow(target)
+        else:
+            storage.copy_(source.untyped_storage())
+
     def received(self, tensor: torch.Tensor) -> None:
         """Note that a collective wrote into a tensor."""
         number = self.number(tensor)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ringproof.rehearsal.protocol.trace import TraceRequest
+
 CALLING = str(Path(__file__).parents[1] / "rank" / "calling.py")
 WHEELS = Path(__file__).parents[1] / "wheels"
 """Programs of ours in the place of those that wheels of Megatron lack."""
@@ -89,6 +91,7 @@ class Program:
         listens: Whether each rank reports which functions of upstream ran, for which it is slower
             before Python 3.12.
         full_size: Set for a run at full size, whose ranks report their memory.
+        trace: Set for a run that records what crosses the borders of modules.
     """
 
     upstream: Upstream
@@ -101,6 +104,7 @@ class Program:
     same_weights: bool = True
     listens: bool = False
     full_size: FullSize | None = None
+    trace: TraceRequest | None = None
 
     @property
     def started(self) -> tuple[int, ...]:

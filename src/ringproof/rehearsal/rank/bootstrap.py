@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ import typing_extensions
 
 import ringproof
 from ringproof.prove.listening import Listener
+from ringproof.rehearsal.hollow import state_space as hollow_scans
 from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import (
@@ -44,6 +46,7 @@ from ringproof.rehearsal.standins import (
 )
 from ringproof.rehearsal.standins.graphs import cuda_graph
 from ringproof.rehearsal.standins.guard import StandInMissing
+from ringproof.rehearsal.trace.recorder import TraceRecorder
 
 PRELOADED = "__ringproof_preload__"
 MAX_DEVICES = 64
@@ -77,9 +80,11 @@ def prepare(
         wrap, fused = memory.install()
         extension.install_apex(packages, wrap)
         apex.install(wrap)
+        scans = state_space.COMPUTING if memory.computes else hollow_scans.SCANS
+        state_space.install(packages, scans)
     else:
         extension.install_apex(packages)
-    state_space.install(packages)
+        state_space.install(packages)
     engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap, fused)
     if memory is not None:
         memory.finish()
@@ -129,12 +134,12 @@ def execute(
     """
     packages.clear()
     torch.set_num_threads(1)
-    devices = int(os.environ["LOCAL_WORLD_SIZE"])
+    started, devices = time.perf_counter(), int(os.environ["LOCAL_WORLD_SIZE"])
     # Upstream divides the ranks of a node by its devices.
     torch.cuda.device_count = lambda: devices
-    started = time.perf_counter()
     probe, traffic = probes.RankProbe(), communication.Contributions()
     error, relative, listener = None, program.upstream.relative, Listener()
+    recorder = _recorder(program, rank, folder, probe)
     try:
         if memory is None or memory.computes:
             communication.install(traffic, Board(folder / f"rank-{rank}.board"))
@@ -147,7 +152,7 @@ def execute(
         _plant(program.faults)
         conversations.install(program.arguments)
         extension.leave_out_fused_kernels()
-        _watch_training(probe, program)
+        _watch_training(probe, program, recorder)
         # Everything is in place before the script runs as its own program.
         sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots if program.listens else ():
@@ -174,7 +179,7 @@ def execute(
         packages=tuple(sorted(packages)),
         memory=None if memory is None else memory.report(relative),
     )
-    _write(report, folder)
+    _write(report, folder, recorder)
     return error is None
 
 
@@ -201,8 +206,19 @@ def _plant(faults: Iterable[str]) -> None:
         getattr(importlib.import_module(module), name)()
 
 
-def _write(report: RankReport, folder: Path) -> None:
-    """Write a report whole, or not at all."""
+def _recorder(
+    program: Program, rank: int, folder: Path, probe: probes.RankProbe
+) -> TraceRecorder | None:
+    if program.trace is None:
+        return None
+    relative = program.upstream.relative
+    return TraceRecorder(program.trace, folder, rank, probe.training, relative)
+
+
+def _write(report: RankReport, folder: Path, recorder: TraceRecorder | None) -> None:
+    """Write a report whole, or not at all, after the trace of a rank that ran through."""
+    if recorder is not None and report.error is None:
+        recorder.write()
     draft = folder / f"rank-{report.rank}.part"
     draft.write_text(json.dumps(dataclasses.asdict(report)))
     draft.replace(folder / f"rank-{report.rank}.json")
@@ -216,17 +232,31 @@ def _imported(program: Program) -> list[str]:
     return [root for root in roots if any(file.startswith(f"{root}/") for file in files)]
 
 
-def _watch_training(probe: probes.RankProbe, program: Program) -> None:
+def _watch_training(
+    probe: probes.RankProbe, program: Program, recorder: TraceRecorder | None = None
+) -> None:
     """Watch the training loop that the script has imported: Megatron's or Bridge's."""
     training: Any = sys.modules.get("megatron.training.training")
     if training is not None:
         probe.watch_training(training, training)
+        if recorder is not None:
+            recorder.watch_gradients()
         if program.same_weights:
-            training.get_model = weights.wrap_get_model(training.get_model)
-            weights.wrap_builders()
+            finish = functools.partial(_finish, program, recorder)
+            training.get_model = weights.wrap_get_model(training.get_model, finish)
+            weights.wrap_builders(finish)
     loop = sys.modules.get("megatron.bridge.training.train")
     if loop is not None:
         probe.watch_training(loop, sys.modules["megatron.bridge.training.eval"])
+
+
+def _finish(program: Program, recorder: TraceRecorder | None, model: torch.nn.Module) -> None:
+    """Draw the weights of a model chunk again, and record the chunk where that is asked for."""
+    weights.draw(model)
+    if recorder is not None and program.trace is not None:
+        if program.trace.disturbed:
+            weights.disturb(model)
+        recorder.watch(model)
 
 
 def describe(raised: BaseException, upstream: Upstream, kind: str, rank: int) -> Failure:

@@ -26,6 +26,8 @@ from ringproof.rehearsal.standins.communication import Contributions
 from ringproof.rehearsal.standins.guard import put
 
 TRAINING = "megatron.training.training"
+RECOMPUTING, SHARING = "megatron.core.tensor_parallel.random", "_get_share_storage"
+AFFINITY = "set_ideal_affinity_for_current_gpu"
 SETTINGS, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 OPTIMIZERS = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
 
@@ -88,6 +90,9 @@ class MemoryWatch:
         self._ledger.allocator.expandable = EXPANDABLE in settings
         modules.register_module_forward_pre_hook(self._entered)
         modules.register_module_forward_hook(self._left, always_call=True)
+        recomputing: Any = sys.modules.get(RECOMPUTING)
+        if hasattr(recomputing, SHARING):  # which upstream would compile
+            setattr(recomputing, SHARING, lambda: self._storages.share)
         training: Any = sys.modules.get(TRAINING)
         if training is not None:
             self._watch_training(training, traffic)
@@ -104,6 +109,8 @@ class MemoryWatch:
         training.build_train_valid_test_data_loaders = _training_everywhere(
             training.build_train_valid_test_data_loaders, training.get_args
         )
+        if hasattr(training, AFFINITY):  # of the host's cores, asked of a GPU's driver
+            setattr(training, AFFINITY, lambda: None)
         setup = training.setup_model_and_optimizer
 
         @functools.wraps(setup)

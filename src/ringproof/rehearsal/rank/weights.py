@@ -22,38 +22,37 @@ BUILDERS = "megatron.training.models"
 METHOD = "build_model"
 
 
-def wrap_get_model(get_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Megatron's ``get_model`` with the weights of what its provider builds drawn again.
+Finish = Callable[[torch.nn.Module], None]
+"""Called with each model chunk that was built, before anything wraps it: FSDP cuts parameters."""
 
-    They are drawn before anything wraps the model: FSDP cuts parameters.
-    """
+
+def wrap_get_model(get_model: Callable[..., Any], finish: Finish) -> Callable[..., Any]:
+    """Return Megatron's ``get_model`` with what its provider builds finished, as by `draw`."""
 
     def build(provider: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return get_model(drawing(provider), *arguments, **named)
+        return get_model(_finishing(provider, finish), *arguments, **named)
 
     return build
 
 
-def drawing(provider: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that builds a model chunk with its weights drawn again."""
-
+def _finishing(provider: Callable[..., Any], finish: Finish) -> Callable[..., Any]:
     @functools.wraps(provider)
     def build(*arguments: Any, **named: Any) -> Any:
         model = provider(*arguments, **named)
-        draw(model)
+        finish(model)
         return model
 
     return build
 
 
-def wrap_builders() -> None:
+def wrap_builders(finish: Finish) -> None:
     """Do the same where Megatron builds models by classes instead of ``get_model``."""
     for name, module in list(sys.modules.items()):
         if not name.startswith(BUILDERS):
             continue
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == name and METHOD in vars(kind):
-                setattr(kind, METHOD, drawing(vars(kind)[METHOD]))
+                setattr(kind, METHOD, _finishing(vars(kind)[METHOD], finish))
 
 
 def draw(model: torch.nn.Module) -> None:
@@ -61,17 +60,37 @@ def draw(model: torch.nn.Module) -> None:
 
     Parameters that are constant (norm weights of one, biases of zero) keep their value.
     """
-    while hasattr(model, "module"):
-        model = model.module
     with torch.no_grad():
-        for part in _parts(model.sharded_state_dict()):
+        for part in _weights(model):
             data = part.data
-            if not isinstance(data, torch.Tensor) or not data.is_floating_point():
-                continue
             # Norm weights and biases: other values would train another model than upstream's.
             if data.numel() and data.dim() and bool((data == data.reshape(-1)[0]).all()):
                 continue
             data.copy_(_local(part).to(data.dtype))
+
+
+def disturb(model: torch.nn.Module) -> None:
+    """Move each parameter of a model chunk by one unit in the last place, up or down, in place.
+
+    In bfloat16 training, where upstream rounds the parameters afterwards, it is one of bfloat16.
+    """
+    coarse = bool(getattr(getattr(model, "config", None), "bf16", False))
+    with torch.no_grad():
+        for part in _weights(model):
+            data = part.data
+            up = _local(part, "disturbed").reshape(data.shape) > 0
+            towards = torch.where(up, torch.inf, -torch.inf).to(data.dtype)
+            last = data.bfloat16() if coarse else data
+            data.copy_(torch.nextafter(last, towards.to(last.dtype)))
+
+
+def _weights(model: torch.nn.Module) -> Iterator[Any]:
+    """All sharded tensors of a model chunk that hold real numbers."""
+    while hasattr(model, "module"):
+        model = model.module
+    for part in _parts(model.sharded_state_dict()):
+        if isinstance(part.data, torch.Tensor) and part.data.is_floating_point():
+            yield part
 
 
 def _parts(state: Any) -> Iterator[Any]:
@@ -83,10 +102,10 @@ def _parts(state: Any) -> Iterator[Any]:
             yield leaf
 
 
-def _local(part: Any) -> torch.Tensor:
-    """The local block of a parameter's global tensor."""
+def _local(part: Any, kind: str = "") -> torch.Tensor:
+    """The local block of a parameter's global tensor; another one for each ``kind``."""
     shape = tuple(int(size) for size in part.global_shape)
-    seed = int.from_bytes(hashlib.sha256(part.key.encode()).digest()[:8], "little")
+    seed = int.from_bytes(hashlib.sha256(f"{part.key}{kind}".encode()).digest()[:8], "little")
     whole = np.random.default_rng(seed).standard_normal(int(np.prod(shape))).reshape(shape)
     skipped = len(shape) - part.data.dim()
     offset = [int(start) for start in part.global_offset]

@@ -6,6 +6,8 @@ gated norm. Initial and final states, which inference uses, are refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -126,6 +128,23 @@ def mamba_split_conv1d_scan_combined(
     return result.flatten(2)
 
 
+def gated_norm(
+    x: Tensor, z: Tensor | None, weight: Tensor, size: int, *, eps: float, norm_before_gate: bool
+) -> Tensor:
+    """Return the norm of groups of ``size`` channels, gated by the SiLU of ``z`` if given."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    value = x.to(wide)
+    gate = None if z is None else functional.silu(z.to(wide))
+    if gate is not None and not norm_before_gate:
+        value = value * gate
+    groups = value.unflatten(-1, (-1, size))
+    groups = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + eps)
+    value = groups.flatten(-2) * weight
+    if gate is not None and norm_before_gate:
+        value = value * gate
+    return value.to(x.dtype)
+
+
 class RMSNorm(torch.nn.Module):
     """Normalise groups of channels, with a gate before or after.
 
@@ -133,6 +152,8 @@ class RMSNorm(torch.nn.Module):
         group_size: Channels of a group; ``None`` for all.
         norm_before_gate: Whether the gate comes after the norm.
     """
+
+    kernel = staticmethod(gated_norm)
 
     def __init__(
         self, hidden_size: int, eps: float = 1e-5, group_size: int | None = None,
@@ -145,36 +166,39 @@ class RMSNorm(torch.nn.Module):
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """Return the norm of ``x``, gated by the SiLU of ``z`` if that is given."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        value = x.to(wide)
-        gate = None if z is None else functional.silu(z.to(wide))
-        if gate is not None and not self.norm_before_gate:
-            value = value * gate
-        size = self.group_size or value.shape[-1]
-        groups = value.unflatten(-1, (-1, size))
-        groups = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + self.eps)
-        value = groups.flatten(-2) * self.weight
-        if gate is not None and self.norm_before_gate:
-            value = value * gate
-        return value.to(x.dtype)
+        size = self.group_size or x.shape[-1]
+        return self.kernel(
+            x, z, self.weight, size, eps=self.eps, norm_before_gate=self.norm_before_gate
+        )
 
 
-def install(used: set[str]) -> None:
+COMPUTING: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    function.__name__: function for function in (
+        causal_conv1d_fn, mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined, gated_norm,
+    )
+})  # fmt: skip
+"""Kernels by name, which compute."""
+
+
+def install(used: set[str], kernels: Mapping[str, Callable[..., Any]] = COMPUTING) -> None:
     """Let Megatron import both packages.
 
     Args:
         used: Gets the name of a package when one of its functions is called.
+        kernels: Those of `COMPUTING`, or others by the same names.
     """
-    scans = (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined)
-    convolution = noted(causal_conv1d_fn, used, "causal-conv1d")
+    convolution = noted(kernels["causal_conv1d_fn"], used, "causal-conv1d")
+    norm = type("RMSNorm", (RMSNorm,), {"kernel": staticmethod(kernels["gated_norm"])})
+    names = (name for name in kernels if name.startswith("mamba"))
+    scans = {name: noted(kernels[name], used, "mamba-ssm") for name in names}
     for name, members in (
         ("mamba_ssm", {"__version__": "2.2.6.post3"}),
         ("mamba_ssm.ops", {}),
         ("mamba_ssm.ops.triton", {}),
-        ("mamba_ssm.ops.triton.layernorm_gated", {"RMSNorm": RMSNorm}),
+        ("mamba_ssm.ops.triton.layernorm_gated", {"RMSNorm": norm}),
         (
             "mamba_ssm.ops.triton.ssd_combined",
-            {scan.__name__: noted(scan, used, "mamba-ssm") for scan in scans},
+            scans,
         ),
         ("causal_conv1d", {"__version__": "1.5.3.post1", "causal_conv1d_fn": convolution}),
         ("causal_conv1d.causal_conv1d_varlen", {}),

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from ringproof.errors import printable
 from ringproof.launch.small.draft import Change
+from ringproof.rehearsal.locate import saying
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.pictures import PLOT, picture, plots
 from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal
@@ -48,6 +49,7 @@ def _rendered(template: str, rehearsal: Rehearsal, *, verbose: bool = True) -> s
         "between_lines": between_lines,
         "kinds_of_groups": kinds_of_groups,
         "layers": layers,
+        "located": saying,
         "picture": picture,
         "plots": plots,
         "plot": PLOT,

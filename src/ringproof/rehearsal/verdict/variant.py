@@ -10,6 +10,8 @@ from typing import Any
 from ringproof.launch.overrides import VERL_MODULES
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
+from ringproof.rehearsal.locate.result import WrongPlace
+from ringproof.rehearsal.locate.saying import sentence
 from ringproof.rehearsal.protocol.reports import SendRace
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference
@@ -66,6 +68,7 @@ class Variant:
         mended: What upstream's package lacks and the rehearsal mended, a sentence each.
         doubles: Packages that were imported only, in the place of which empty doubles stood.
         metrics: Sentences on metrics that differ from the reference where the training agrees.
+        located: The first wrong tensor; ``None`` where none was looked for.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Variant:
     mended: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    located: WrongPlace | None = None
 
     @property
     def starts(self) -> bool:
@@ -259,6 +263,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
+        "located": variant.located and _located(variant.located),
         "shrunk": [asdict(change) for change in variant.changes],
         "launch": {name: getattr(variant.launch, name) for name in launch},
         "megatron": variant.megatron,
@@ -269,6 +274,10 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "program": _program(variant.small, variant.outcome),
         "reference": _program(variant.reference, variant.reference_outcome),
     }
+
+
+def _located(location: WrongPlace) -> dict[str, Any]:
+    return {"sentence": sentence(location), **asdict(location)}
 
 
 def _agreement(agreement: Agreement) -> dict[str, Any]:

@@ -1,0 +1,304 @@
+"""The first wrong tensor, from traces that are made up: rows, tolerances, culprits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.factors import explained
+from ringproof.rehearsal.locate.locating import located
+from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
+from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+from ringproof.rehearsal.locate.rows import LAYOUTS, contiguous, zigzag
+from ringproof.rehearsal.protocol.trace import (
+    LOCAL,
+    REDUCED,
+    Place,
+    RankTrace,
+    TracedBatch,
+    TracedCall,
+    TracedParameter,
+    TracedTensor,
+    Values,
+)
+
+ROWS, WIDTH, EXACT = 16, 3, 1e-10
+TENSORS = ("tokens", "embedded", "query", "attended", "loss")
+FORWARDS = {"": "m.py:1", "embedding": "m.py:2", "block": "m.py:3", "block.attention": "m.py:4"}
+Change = Callable[[dict[str, Array]], None]
+
+
+def whole(disturbed: float = 0.0) -> dict[str, Array]:
+    """All tensors of a microbatch, whole, and their gradients under ``~NAME``."""
+    generator = np.random.default_rng(1)
+    found: dict[str, Array] = {"tokens": generator.integers(0, 99, (1, ROWS))}
+    for name in TENSORS[1:4]:
+        found[name] = generator.standard_normal((ROWS, 1, WIDTH)) * (1 + disturbed)
+    found["loss"] = generator.standard_normal((1, ROWS)) * (1 + disturbed)
+    for name in TENSORS[1:]:
+        found[f"~{name}"] = generator.standard_normal(found[name].shape) * (1 + disturbed)
+    found["weight"] = generator.standard_normal((WIDTH, WIDTH)) * (1 + disturbed)
+    found["bias"] = generator.standard_normal(WIDTH) * (1 + disturbed)
+    return found
+
+
+class _File:
+    """Values one after the other, as a rank writes them."""
+
+    def __init__(self) -> None:
+        self.bytes = b""
+
+    def put(self, value: Array) -> Values:
+        stored = Values(len(self.bytes), value.shape, value.dtype.str)
+        self.bytes += np.ascontiguousarray(value).tobytes()
+        return stored
+
+
+def rank(
+    number: int, size: int, values: Mapping[str, Array], parameters: Mapping[str, Array]
+) -> RankRecord:
+    """One CP rank with a part of the rows: embedding, and a block with attention."""
+    file = _File()
+    gradients = [values.get(f"~{name}") for name in TENSORS]
+    fired = dict(zip(("loss", "attended", "query", "embedded"), range(4), strict=True))
+    tensors = tuple(
+        TracedTensor(
+            file.put(values[name]),
+            None if gradient is None else file.put(gradient),
+            fired.get(name, -1),
+            ("te.py:7", "te.py:9") if name == "attended" else ("", ""),
+        )
+        for name, gradient in zip(TENSORS, gradients, strict=True)
+    )
+    at = {name: index for index, name in enumerate(TENSORS)}
+
+    def call(
+        name: str, events: tuple[int, int], parent: int, given: Mapping[str, int], made: int
+    ) -> TracedCall:
+        return TracedCall(
+            1, 0, 0, name, 0, *events, parent, f"site:{name}", given, {"output": made}
+        )
+
+    calls = (
+        call("", (0, 7), -1, {"input_ids": at["tokens"]}, at["loss"]),
+        call("embedding", (1, 2), 0, {"input_ids": at["tokens"]}, at["embedded"]),
+        call("block", (3, 6), 0, {"x": at["embedded"]}, at["attended"]),
+        call("block.attention", (4, 5), 2, {"query": at["query"]}, at["attended"]),
+    )
+    held = tuple(
+        TracedParameter(1, 0, f"block.attention.{name}", kind, file.put(value), False)
+        for kind in (LOCAL, REDUCED)
+        for name, value in parameters.items()
+        for value in (value / size if kind == LOCAL else value,)
+    )
+    batch = TracedBatch(1, 0, 0, tuple(range(size)), ())
+    place = Place(0, number, 0, 0, (1, size, 1, 1), False)
+    trace = RankTrace(
+        number, place, tensors, calls, (batch,), held, FORWARDS,
+        full=False, sharded=False, overlapped=False,
+    )  # fmt: skip
+    return RankRecord(trace, np.frombuffer(file.bytes, np.uint8))
+
+
+def one_rank(disturbed: float = 0.0) -> RunTrace:
+    values = whole(disturbed)
+    return RunTrace((rank(0, 1, values, {n: values[n] for n in ("weight", "bias")}),))
+
+
+def run(
+    *changes: tuple[int, Change], layout: str = "zigzag", scale: float = 2.0, reduced: float = 1.0
+) -> RunTrace:
+    """Two CP ranks whose loss is scaled differently; each change is made on one rank."""
+    ranks = []
+    for number in range(2):
+        values = whole()
+        index = LAYOUTS[layout](number, 2, ROWS)
+        part = {
+            name: value[:, index] if name.removeprefix("~") in ("tokens", "loss") else value[index]
+            for name, value in values.items()
+            if name not in ("weight", "bias")
+        }
+        part |= {name: value * scale for name, value in part.items() if name.startswith("~")}
+        for where, change in changes:
+            if where == number:
+                change(part)
+        gradients = {name: values[name] * reduced for name in ("weight", "bias")}
+        ranks.append(rank(number, 2, part, gradients))
+    return RunTrace(tuple(ranks))
+
+
+def found(record: RunTrace, disturbed: float = 1e-15) -> WrongPlace:
+    return located(record, one_rank(), one_rank(disturbed), (1,))
+
+
+def culprit(record: RunTrace) -> Culprit:
+    location = found(record)
+    assert location.culprit is not None, location.reason
+    return location.culprit
+
+
+def add(name: str, value: float, row: int = 2) -> Change:
+    def change(values: dict[str, Array]) -> None:
+        values[name] = values[name].copy()
+        values[name][row] += value
+
+    return change
+
+
+def times(name: str, factor: float) -> Change:
+    def change(values: dict[str, Array]) -> None:
+        values[name] = values[name] * factor
+
+    return change
+
+
+def test_zigzag_and_contiguous_deal_every_row_once() -> None:
+    assert zigzag(0, 2, 16).tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
+    for layout in (zigzag, contiguous):
+        rows = np.concatenate([layout(number, 4, 32) for number in range(4)])
+        assert sorted(rows.tolist()) == list(range(32))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_run_that_agrees_has_no_culprit(layout: str) -> None:
+    location = found(run(layout=layout))
+    assert location.culprit is None and location.left_out == ()
+    assert location.compared == 2 * 9  # five values and four gradients on each rank
+    assert saying.sentence(location) == "not located: every tensor that was compared agrees"
+
+
+def test_the_first_wrong_output_is_named_and_not_what_follows() -> None:
+    # The block's own output and the loss are wrong because attention's output is.
+    changes = [(1, add("attended", 0.5)), (0, add("loss", 0.5, 0)), (1, add("~query", 0.5))]
+    one = culprit(run(*changes))
+    assert (one.phase, one.module, one.tensor) == ("forward", "block.attention", "output")
+    assert (one.ranks, one.microbatches, one.positions) == ((1,), (0,), ((6, 6),))
+    assert (one.computed_at, one.called_from) == ("te.py:7", "site:block.attention")
+    assert [(beside.what, beside.wrong) for beside in one.evidence] == [
+        ("input query", False), ("output", True),
+    ]  # fmt: skip
+    largest = float(np.abs(whole()["attended"]).max())
+    assert one.error == pytest.approx(0.5 / largest, rel=EXACT)
+
+
+def test_code_between_two_modules_is_named_by_its_caller() -> None:
+    one = culprit(run((0, add("query", 0.5)), (0, add("attended", 0.5))))
+    assert (one.phase, one.module) == ("forward", "block")
+    assert "input query, which the forward of block computed" in one.tensor
+
+
+def test_wrong_data_are_no_fault_of_a_module() -> None:
+    def swap(values: dict[str, Array]) -> None:
+        values["tokens"] = values["tokens"].copy()
+        values["tokens"][0, 3] += 1
+
+    assert culprit(run((0, swap), (0, add("embedded", 0.5)))).phase == "data"
+
+
+def test_rows_in_no_known_layout_are_not_located() -> None:
+    def other(values: dict[str, Array]) -> None:
+        values["tokens"] = values["tokens"] + 1
+
+    location = found(run((0, other), (1, other)))
+    assert location.culprit is None and "in any known layout" in location.reason
+
+
+def test_the_first_wrong_gradient_is_named_by_its_consumer() -> None:
+    one = culprit(run((1, add("~query", 0.5)), (0, add("~embedded", 0.5)), scale=3.0))
+    assert (one.phase, one.module) == ("backward", "block.attention")
+    assert one.tensor == "gradient of input query"
+    assert one.computed_at == "te.py:9"
+    assert [(beside.what, beside.wrong) for beside in one.evidence] == [
+        ("gradient of output", False), ("gradient of input query", True),
+    ]  # fmt: skip
+    largest = float(np.abs(whole()["~query"]).max())
+    assert one.error == pytest.approx(0.5 / 3 / largest, rel=EXACT)
+
+
+def test_the_loss_is_named_where_its_own_gradient_is_wrong() -> None:
+    def lose(values: dict[str, Array]) -> None:
+        values["~loss"] = values["~loss"] * np.linspace(0.5, 1.5, ROWS // 2)
+
+    assert culprit(run((0, lose))).phase == "loss"
+
+
+def test_gradients_that_are_all_scaled_are_a_scale() -> None:
+    one = culprit(run(reduced=0.5))
+    # Before their reduction gradients are compared up to one factor, which hides it there.
+    assert (one.phase, one.ranks) == ("scale", (0, 1))
+    assert one.factor == "all values are multiplied by 0.5 (1/CP)"
+
+
+def test_one_wrong_gradient_before_the_reduction_is_its_modules() -> None:
+    record = run()
+    first = record.ranks[0]
+    held = [replace(one, name="block.attention.bias") for one in first.trace.parameters[:1]]
+    trace = replace(
+        first.trace,
+        parameters=tuple(
+            replace(one, value=first.trace.parameters[3].value)
+            if (one.kind, one.name) == (LOCAL, held[0].name) else one
+            for one in first.trace.parameters
+        ),
+    )  # fmt: skip
+    one = culprit(RunTrace((replace(first, trace=trace), record.ranks[1])))
+    assert (one.phase, one.module) == ("gradient", "block.attention")
+
+
+@pytest.mark.parametrize(("off", "wrong"), [(1e-9, False), (4e-8, True)])
+def test_what_rounding_moves_is_measured(off: float, wrong: bool) -> None:
+    # The reference moves by 1e-9 when it is disturbed, and 30 times that is allowed.
+    change = times("attended", 1 + off)
+    location = found(run((0, change), (1, change)), disturbed=1e-9)
+    assert (location.culprit is not None) is wrong
+
+
+def test_what_cannot_be_aligned_is_listed() -> None:
+    def reshape(values: dict[str, Array]) -> None:
+        for name in ("query", "~query"):
+            values[name] = values[name].reshape(2, -1)
+
+    location = found(run((0, reshape), (1, reshape)))
+    assert location.culprit is None
+    texts = [text for text, _ in location.left_out]
+    assert "input query of block.attention has a shape of unknown rows, [2, 12]" in texts
+
+
+def test_a_trace_that_is_cut_off_is_not_compared() -> None:
+    record = run((0, add("attended", 0.5)))
+    cut = replace(record.ranks[0], trace=replace(record.ranks[0].trace, full=True))
+    location = found(RunTrace((cut, record.ranks[1])))
+    assert location.culprit is None and "larger than its limit" in location.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda rows: 2 * rows, "all values are multiplied by 2 (CP)"),
+        (lambda rows: -rows, "all values are multiplied by -1 (the sign)"),
+        (lambda rows: np.roll(rows, 1, axis=0), "rows are shifted by 1"),
+        (lambda rows: rows[::-1], "the rows are right and in another order"),
+        (lambda rows: 0 * rows, "all values are zero"),
+        (lambda rows: rows + np.nan, "some values are not finite"),
+        (lambda rows: rows**2, ""),
+    ],
+)
+def test_simple_changes_are_recognised(change: Callable[[Array], Array], said: str) -> None:
+    rows = np.random.default_rng(2).standard_normal((8, 3))
+    assert explained(change(rows), rows, {"CP": 2, "TP": 1}) == said
+
+
+def test_a_culprit_is_said_in_one_sentence() -> None:
+    location = found(run((1, add("attended", 0.5))))
+    said = saying.sentence(location)
+    assert said.startswith(
+        "block.attention is wrong in the forward in step 1, microbatch 0, on rank 1, positions 6 "
+        "of the sequence: output, relative "
+    )
+    assert "what goes into it agrees to 0" in said
+    assert saying.places(location) == "te.py:7, called at site:block.attention"
+    assert "tensors were compared" in saying.left_out(location)

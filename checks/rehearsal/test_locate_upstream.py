@@ -1,0 +1,77 @@
+"""Defects planted in a release are located; nothing is where the run agrees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checks.faults import engine, megatron, programs
+from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.result import WrongPlace
+from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.runs.outcome import Outcome
+
+RELEASE = "pip:megatron-core==0.19.2"
+SHORT = ("--train-iters", "1", "--global-batch-size", "2")
+ATTENTION = "self_attention.core_attention.fused_attention"
+RING = "dot_product_attention/context_parallel.py"
+
+
+class Located:
+    """Locates what is planted in a short training with CP 2."""
+
+    def __init__(self, stage: SessionServers, folder: Path) -> None:
+        self._stage, self._folder = stage, folder
+        self._upstream = stage.upstream(RELEASE)
+
+    def __call__(self, fault: object = None) -> WrongPlace:
+        """Return the location of a defect, ``None`` for none."""
+        name = "" if fault is None else f"{fault.__module__}:{fault.__name__}"  # type: ignore[attr-defined]
+        given = self._program("cp2", (name,) if name else ())
+        folder = self._folder / (name.rpartition(":")[2] or "clean")
+        return locate(self._run, given, self._program("one"), 1, folder)
+
+    def _program(self, name: str, faults: tuple[str, ...] = ()) -> Program:
+        found = programs.program(self._upstream, name, faults)
+        return replace(found, arguments=(*found.arguments, *SHORT))
+
+    def _run(self, program: Program, folder: Path) -> Outcome:
+        return self._stage.run(program, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def located(stage: SessionServers, tmp_path_factory: pytest.TempPathFactory) -> Located:
+    return Located(stage, tmp_path_factory.mktemp("locate"))
+
+
+@pytest.mark.slow
+def test_a_run_that_agrees_has_no_culprit(located: Located) -> None:
+    found = located()
+    assert found.culprit is None
+    assert found.reason == "every tensor that was compared agrees"
+    assert found.compared > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "phase", "module", "file"),
+    [
+        (engine.lse_merge_skipped, "forward", f"decoder.layers.0.{ATTENTION}", RING),
+        (engine.key_gradient_lost, "backward", f"decoder.layers.1.{ATTENTION}", RING),
+        (megatron.gradients_without_cp, "reduction", "output_layer", "finalize_model_grads.py"),
+    ],
+    ids=["forward", "backward", "reduction"],
+)
+def test_a_planted_defect_is_located(
+    located: Located, fault: object, phase: str, module: str, file: str
+) -> None:
+    found = located(fault).culprit
+    assert found is not None
+    assert (found.phase, found.module, found.step) == (phase, module, 1)
+    assert file in found.computed_at and found.computed_at.rpartition(":")[2].isdigit()
+    assert found.error > 1000 * found.tolerance
+    good = [one for one in found.evidence if not one.wrong]
+    assert bool(good) is (phase != "reduction")

@@ -1,0 +1,188 @@
+"""Gradients as wholes: how the loss scales them, and those of parameters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringproof.rehearsal.locate.comparing import EXPERTS, FACTOR, FLOOR, Port, Runs, TraceComparison
+from ringproof.rehearsal.locate.factors import CLOSE, explained, named, scale_between
+from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
+from ringproof.rehearsal.locate.result import Beside, Culprit
+from ringproof.rehearsal.protocol.trace import GRADIENTS, LOCAL, REDUCED, WEIGHT
+
+Name = tuple[int, int, int, str]
+"""TP rank, pipeline stage, chunk and name of a parameter."""
+WHOLE = ("reduction", "scale")  # phases in which no module computes
+
+
+def loss_scales(comparison: TraceComparison, step: int) -> dict[tuple[int, int, int], float]:
+    """Return by what the gradient of each microbatch's losses is multiplied in the run.
+
+    A rank divides by its own tokens, microbatches and ranks, which differ without CP, so that one
+    factor for a microbatch is no error.
+
+    Returns:
+        Factors by step, DP rank and microbatch.
+    """
+    powers: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for rank in comparison.runs.run.ranks:
+        for key, call in rank.calls.items():
+            if key[0] != step or key[3] or key[4] or "output" not in call.outputs:
+                continue
+            found = comparison.compare(rank, Port(key, "outputs", "output", backward=True))
+            if isinstance(found, str):
+                continue
+            place = (step, coordinates(rank.trace.place)[2], key[2])
+            mine, expected = found.mine.astype(np.float64), found.expected.astype(np.float64)
+            powers[place][0] += float((mine * expected).sum())
+            powers[place][1] += float((expected * expected).sum())
+    return {place: a / b for place, (a, b) in powers.items() if b and a / b > 0}
+
+
+@dataclass(frozen=True)
+class ParameterDifference:
+    """A parameter, or its gradient, beside the reference.
+
+    Attributes:
+        ranks: Ranks that hold it; those that are summed for gradients before their reduction.
+    """
+
+    name: Name
+    ranks: tuple[int, ...]
+    error: float
+    tolerance: float
+    mine: Array
+    expected: Array
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain the difference."""
+        return not self.error <= self.tolerance
+
+
+def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
+    """Compare the parameters of a step, or one kind of their gradients.
+
+    Gradients of `LOCAL` are compared up to the one factor that all of them have.
+    """
+    mine, theirs, moved = (
+        _collected(record, step, kind) for record in (runs.run, runs.reference, runs.disturbed)
+    )
+    factor = _common(mine, theirs) if kind == LOCAL else 1.0
+    found = []
+    for name, held in mine.items():
+        expected = theirs.get(name, [])[:1]
+        if not expected or expected[0][1].shape != held[0][1].shape:
+            continue
+        value = expected[0][1]
+        scale = float(np.abs(value).max(initial=0.0))
+        step_moved = float(np.abs(value - moved[name][0][1]).max(initial=0.0))
+        epsilon = float(np.finfo(np.float32).eps)
+        tolerance = max(FACTOR * step_moved / scale if scale else 0.0, FLOOR * epsilon)
+        for ranks, own in held:
+            error = float(np.abs(own - factor * value).max(initial=0.0))
+            error /= abs(factor) * scale or 1.0
+            found.append(ParameterDifference(name, ranks, error, tolerance, own, factor * value))
+    return found
+
+
+def _collected(
+    run: RunTrace, step: int, kind: str
+) -> dict[Name, list[tuple[tuple[int, ...], Array]]]:
+    """Return parameters with the ranks that hold them; gradients of `LOCAL` are summed."""
+    found: dict[Name, list[tuple[tuple[int, ...], Array]]] = defaultdict(list)
+    for rank in run.ranks:
+        tensor, _, _, stage = coordinates(rank.trace.place)
+        for one in rank.trace.parameters:
+            # Names of experts do not say which one of the whole model they are.
+            if (one.step, one.kind) != (step, kind) or EXPERTS in one.name:
+                continue
+            summed = kind == LOCAL
+            name = (0 if summed and one.summed else tensor, stage, one.chunk, one.name)
+            value = rank.values(one.value).astype(np.float64)
+            if summed and found[name]:
+                ranks, before = found[name].pop()
+                found[name].append(((*ranks, rank.trace.rank), before + value))
+            else:
+                found[name].append(((rank.trace.rank,), value))
+    return found
+
+
+def _common(
+    mine: Mapping[Name, Sequence[tuple[tuple[int, ...], Array]]],
+    theirs: Mapping[Name, Sequence[tuple[tuple[int, ...], Array]]],
+) -> float:
+    """Return the factor that most gradients have."""
+    factors = []
+    for name in mine.keys() & theirs.keys():
+        own, other = mine[name][0][1], theirs[name][0][1]
+        power = float((other * other).sum())
+        if power and own.shape == other.shape:
+            factors.append(float((own * other).sum()) / power)
+    return float(np.median(factors)) if factors else 1.0
+
+
+def wrong_weights(runs: Runs, step: int) -> Culprit | None:
+    """Return what is wrong in the weights at the start of a step."""
+    wrong = [one for one in differences(runs, step, WEIGHT) if one.wrong]
+    if not wrong:
+        return None
+    found = _made("optimizer", wrong, runs, step - 1)
+    return replace(found, tensor=found.tensor.replace("gradient of ", "value of "))
+
+
+def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
+    """Return what is wrong in the gradients of parameters, where those of tensors agree."""
+    first = runs.run.ranks[0].trace
+    sharded = first.sharded
+    reduced = [] if sharded else [one for one in differences(runs, step, REDUCED) if one.wrong]
+    # Where gradients are reduced while the backward still runs, there is nothing before that.
+    early = first.overlapped
+    local = [] if early else [one for one in differences(runs, step, LOCAL) if one.wrong]
+    if local:
+        return _made("gradient", local, runs, step)
+    if not reduced:
+        return None
+    factors = [scale_between(one.mine, one.expected) for one in reduced]
+    known = [factor for factor in factors if factor is not None]
+    names = {one.name for one in differences(runs, step, REDUCED)}
+    same = len(known) == len(factors) and max(known) - min(known) < CLOSE * abs(known[0])
+    if same and {one.name for one in reduced} == names:
+        return _made("scale", reduced, runs, step)
+    return _made("reduction" if not early else "gradient", reduced, runs, step)
+
+
+def _made(phase: str, wrong: Sequence[ParameterDifference], runs: Runs, step: int) -> Culprit:
+    # The backward reaches the last parameters of the last stage first.
+    first = max(wrong, key=lambda one: (one.name[2], one.name[1], wrong.index(one)))
+    same = [one for one in wrong if one.name[1:] == first.name[1:]]
+    worst = max(same, key=lambda one: one.error)
+    place = runs.run.ranks[0].trace.place
+    sizes = dict(zip(("TP", "CP", "DP", "PP"), place.sizes, strict=True))
+    module, _, name = first.name[3].rpartition(".")
+    factor = scale_between(worst.mine, worst.expected)
+    said = f"all values are multiplied by {named(factor, sizes)}" if factor is not None else ""
+    forwards = runs.run.ranks[worst.ranks[0]].trace.forwards
+    count = len({one.name[1:] for one in wrong})
+    more = f" (and those of {count - 1} other parameters)" if count > 1 else ""
+    evidence = sorted(wrong, key=lambda one: -one.error)[:6]
+    return Culprit(
+        phase=phase,
+        module=module,
+        tensor=f"gradient of {name}{more}",
+        step=step,
+        microbatches=(),
+        ranks=tuple(sorted({rank for one in same for rank in one.ranks})),
+        positions=(),
+        samples=(),
+        error=worst.error,
+        tolerance=worst.tolerance,
+        computed_at=forwards.get(GRADIENTS if phase in WHOLE else module, ""),
+        called_from="",
+        factor=said or explained(worst.mine, worst.expected, sizes),
+        evidence=tuple(Beside(one.name[3], one.error, one.tolerance) for one in evidence),
+    )

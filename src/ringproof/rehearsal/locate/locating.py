@@ -1,0 +1,112 @@
+"""Runs a program and its reference once more with traces, and finds the first wrong tensor."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ringproof.rehearsal.locate.comparing import EXPERTS, Runs, TraceComparison
+from ringproof.rehearsal.locate.gradients import loss_scales, wrong_gradients, wrong_weights
+from ringproof.rehearsal.locate.reading import RunTrace, read_run
+from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+from ringproof.rehearsal.locate.rows import layout_of
+from ringproof.rehearsal.locate.search import Search
+from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.protocol.trace import TraceRequest
+from ringproof.rehearsal.runs.outcome import Outcome
+
+Run = Callable[[Program, Path], Outcome]
+DYNAMIC = ("--dynamic-context-parallel", "--hybrid-context-parallel")
+RUNS = (("run", False), ("reference", False), ("disturbed", True))
+
+
+def locate(run: Run, program: Program, reference: Program, step: int, folder: Path) -> WrongPlace:
+    """Find the first tensor of a program that its reference does not have.
+
+    Args:
+        run: Runs a program in a folder.
+        step: First training step whose loss or gradient norm differs; the step before is examined,
+            too, since its gradients can be the cause.
+        folder: Where traces are kept until this function ends.
+    """
+    why = _not_covered(program)
+    if why:
+        return WrongPlace(None, why)
+    steps = tuple(range(max(1, step - 1), step + 1))
+    try:
+        records = []
+        for name, disturbed in RUNS:
+            request = TraceRequest(steps, disturbed)
+            traced = replace(program if name == "run" else reference, trace=request)
+            outcome = run(traced, folder / name)
+            record = read_run(folder / name, traced.ranks)
+            if outcome.failure is not None or record is None:
+                said = f": {outcome.failure.message}" if outcome.failure else ""
+                return WrongPlace(None, f"the {name} with traces did not end well{said}", steps)
+            records.append(record)
+        return located(records[0], records[1], records[2], steps)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The verdict on the run does not depend on this search, and must not be lost with it.
+        return WrongPlace(None, f"the search failed with {type(error).__name__}: {error}", steps)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _not_covered(program: Program) -> str:
+    """Say why a program is not located; empty where it can be."""
+    if any(name in program.arguments for name in DYNAMIC):
+        return "the rows of Dynamic CP are not put together"
+    return ""
+
+
+def located(
+    run: RunTrace, reference: RunTrace, disturbed: RunTrace, steps: Sequence[int]
+) -> WrongPlace:
+    """Find the first tensor of a run that its reference does not have, from their traces."""
+    given = tuple(steps)
+    every = (*run.ranks, *reference.ranks, *disturbed.ranks)
+    if any(rank.trace.full for rank in every):
+        return WrongPlace(None, "the trace is larger than its limit", given)
+    if any(batch.borders for rank in run.ranks for batch in rank.trace.batches):
+        return WrongPlace(None, "the rows of packed sequences are not put together", given)
+    layout = layout_of(run, reference)
+    if layout is None:
+        why = "the tokens of the ranks are not those of the reference in any known layout"
+        return WrongPlace(None, why, given)
+    comparison = TraceComparison(Runs(run, reference, disturbed, layout))
+    search = Search(comparison)
+    culprit = None
+    for step in given:
+        culprit = _in_step(comparison, search, step, first=step == given[0])
+        if culprit is not None:
+            break
+    reason = "" if culprit else "every tensor that was compared agrees"
+    return WrongPlace(culprit, reason, given, search.compared, _left_out(search.left_out, run))
+
+
+def _in_step(
+    comparison: TraceComparison, search: Search, step: int, *, first: bool
+) -> Culprit | None:
+    runs = comparison.runs
+    found = None if first else wrong_weights(runs, step)
+    found = found or search.forward(step)
+    if found is not None:
+        return found
+    comparison.scales.update(loss_scales(comparison, step))
+    if any(place[0] == step for place in comparison.scales):
+        found = search.backward(step)
+    return found or wrong_gradients(runs, step)
+
+
+def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...]:
+    found = dict(counts)
+    if any(EXPERTS in one.name for rank in run.ranks for one in rank.trace.parameters):
+        found["gradients of the parameters of experts"] = 1
+    if run.ranks[0].trace.sharded:
+        found["gradients after their reduction, which a distributed optimizer holds in parts"] = 1
+    if run.ranks[0].trace.overlapped:
+        found["gradients before their reduction, which overlaps the backward"] = 1
+    return tuple(found.items())

@@ -1,0 +1,126 @@
+"""Traces as they lie on disk, read for comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringproof.rehearsal.protocol.trace import (
+    Place,
+    RankTrace,
+    TracedBatch,
+    TracedCall,
+    TracedParameter,
+    TracedTensor,
+    Values,
+)
+
+Array = NDArray[Any]
+CallKey = tuple[int, int, int, str, int]
+"""Step, chunk, microbatch, module, and how often it was called before in the microbatch."""
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank recorded, with its values.
+
+    Attributes:
+        data: The file of values, as bytes.
+    """
+
+    trace: RankTrace
+    data: Array
+
+    def values(self, stored: Values) -> Array:
+        """Return a tensor."""
+        dtype = np.dtype(stored.dtype)
+        count = int(np.prod(stored.shape, dtype=np.int64))
+        part = self.data[stored.offset : stored.offset + count * dtype.itemsize]
+        return part.view(dtype).reshape(stored.shape)
+
+    @cached_property
+    def calls(self) -> Mapping[CallKey, TracedCall]:
+        """Calls by what identifies them."""
+        return {
+            (one.step, one.chunk, one.microbatch, one.module, one.number): one
+            for one in self.trace.calls
+        }
+
+    @cached_property
+    def batches(self) -> Mapping[tuple[int, int, int], TracedBatch]:
+        """Microbatches by step, chunk and number."""
+        return {(one.step, one.chunk, one.microbatch): one for one in self.trace.batches}
+
+    @cached_property
+    def parameters(self) -> Mapping[tuple[int, str, int, str], TracedParameter]:
+        """Parameters and their gradients by step, kind, chunk and name."""
+        return {(one.step, one.kind, one.chunk, one.name): one for one in self.trace.parameters}
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """What all ranks of a run recorded."""
+
+    ranks: tuple[RankRecord, ...]
+
+    @cached_property
+    def at(self) -> Mapping[tuple[int, int, int, int], RankRecord]:
+        """Ranks by their TP, CP, DP and PP coordinates."""
+        return {coordinates(one.trace.place): one for one in self.ranks}
+
+
+def coordinates(place: Place) -> tuple[int, int, int, int]:
+    """Return the TP, CP, DP and PP coordinates of a rank."""
+    return place.tensor, place.context, place.data, place.pipeline
+
+
+def read_run(folder: Path, ranks: int) -> RunTrace | None:
+    """Read the traces of a run; ``None`` where a rank wrote none."""
+    found = []
+    for rank in range(ranks):
+        path, values = folder / f"trace-{rank}.json", folder / f"trace-{rank}.bin"
+        if not path.is_file():
+            return None
+        empty = not values.stat().st_size
+        data = np.zeros(0, np.uint8) if empty else np.memmap(values, np.uint8, "r")
+        found.append(RankRecord(_rank(json.loads(path.read_text())), data))
+    return RunTrace(tuple(found))
+
+
+def _rank(data: dict[str, Any]) -> RankTrace:
+    """Make a trace from JSON of our own ranks."""
+    return RankTrace(
+        **{
+            **data,
+            "place": Place(**{**data["place"], "sizes": tuple(data["place"]["sizes"])}),
+            "tensors": tuple(map(_tensor, data["tensors"])),
+            "calls": tuple(TracedCall(**one) for one in data["calls"]),
+            "batches": tuple(TracedBatch(**one) for one in data["batches"]),
+            "parameters": tuple(
+                TracedParameter(**{**one, "value": _values(one["value"])})
+                for one in data["parameters"]
+            ),
+        }
+    )
+
+
+def _tensor(data: dict[str, Any]) -> TracedTensor:
+    gradient = data["gradient"]
+    return TracedTensor(
+        **{
+            **data,
+            "value": _values(data["value"]),
+            "gradient": None if gradient is None else _values(gradient),
+        }
+    )
+
+
+def _values(data: dict[str, Any]) -> Values:
+    return Values(data["offset"], tuple(data["shape"]), data["dtype"])

@@ -1,0 +1,81 @@
+"""What was found: the first wrong tensor, or why none is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A tensor that belongs to the evidence.
+
+    Attributes:
+        what: Such as ``input query``.
+        error: Difference from the reference, relative to the largest value of its tensor.
+        tolerance: What rounding explains; 0 where values must be equal.
+    """
+
+    what: str
+    error: float
+    tolerance: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain the difference."""
+        return not self.error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first computation whose inputs agree with the reference and whose result does not.
+
+    Attributes:
+        phase: ``data``, ``forward``, ``loss``, ``backward``, ``gradient`` (of a parameter, as ranks
+            compute it), ``reduction`` (of gradients over ranks), ``scale`` (of all gradients),
+            ``norm`` or ``optimizer``.
+        module: Qualified name in the whole model; empty for the model itself.
+        tensor: The first wrong tensor.
+        step: Training step, from 1.
+        microbatches: From 0; empty where the phase comes after all of them.
+        ranks: Ranks that hold the wrong tensor.
+        positions: Wrong tokens of the sequences, as ranges of positions with their ends.
+        samples: Indices of the wrong samples in their microbatch.
+        computed_at: ``FILE:LINE`` of upstream's function that computed it.
+        called_from: ``FILE:LINE`` of its caller; empty where it is not known.
+        factor: What explains the difference, in words; empty where nothing simple does.
+        evidence: The tensors that went in and came out.
+    """
+
+    phase: str
+    module: str
+    tensor: str
+    step: int
+    microbatches: tuple[int, ...]
+    ranks: tuple[int, ...]
+    positions: tuple[tuple[int, int], ...]
+    samples: tuple[int, ...]
+    error: float
+    tolerance: float
+    computed_at: str
+    called_from: str
+    factor: str
+    evidence: tuple[Beside, ...]
+
+
+@dataclass(frozen=True)
+class WrongPlace:
+    """Where a run parts from its reference.
+
+    Attributes:
+        culprit: ``None`` where none is named.
+        reason: Why none is named; empty otherwise.
+        steps: Training steps that were compared.
+        compared: Number of tensors that were compared up to the culprit.
+        left_out: What was not compared, and why, each with the number of tensors.
+    """
+
+    culprit: Culprit | None
+    reason: str
+    steps: tuple[int, ...] = ()
+    compared: int = 0
+    left_out: tuple[tuple[str, int], ...] = ()

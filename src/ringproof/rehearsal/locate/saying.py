@@ -1,0 +1,95 @@
+"""A location in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+
+MOST_RANGES = 4
+SOURCES: Mapping[str, str] = MappingProxyType({
+    "data": "the data that the model is given are wrong",
+    "loss": "the gradient that the loss function returns is wrong",
+    "scale": "the gradients of all parameters are scaled wrongly while those of tensors agree",
+    "norm": "the gradients of all parameters agree and their norm does not",
+})  # fmt: skip
+
+
+def sentence(location: WrongPlace) -> str:
+    """Say what is wrong first, or why that is not known."""
+    found = location.culprit
+    if found is None:
+        return f"not located: {location.reason}"
+    what = SOURCES.get(found.phase) or _subject(found)
+    said = f"{what} in step {found.step}{_where(found)}: {found.tensor}, relative {found.error:.2g}"
+    said += f" (rounding explains {found.tolerance:.2g})" if found.tolerance else ""
+    return said + _agreeing(found) + (f"; {found.factor}" if found.factor else "")
+
+
+def places(location: WrongPlace) -> str:
+    """Say which lines of upstream computed it; empty where that is not known."""
+    found = location.culprit
+    if found is None:
+        return ""
+    called = f", called at {found.called_from}" if found.called_from else ""
+    return f"{found.computed_at}{called}".removeprefix(", ")
+
+
+def evidence(location: WrongPlace) -> Iterator[str]:
+    """Yield a line for each tensor that belongs to the evidence."""
+    for one in location.culprit.evidence if location.culprit else ():
+        verdict = "wrong" if one.wrong else "agrees"
+        yield f"{verdict:<6}  {one.error:.2g} (rounding explains {one.tolerance:.2g})  {one.what}"
+
+
+def left_out(location: WrongPlace) -> str:
+    """Say how much was compared, and what was not."""
+    names = [name for name, _ in location.left_out]
+    others = f" and {len(names) - 1} other kinds" if len(names) > 1 else ""
+    more = f"; not compared: {names[0]}{others}" if names else ""
+    return f"{location.compared} tensors were compared{more}"
+
+
+def _subject(found: Culprit) -> str:
+    module = found.module or "the model"
+    named = {
+        "forward": f"{module} is wrong in the forward",
+        "backward": f"{module} is wrong in the backward",
+        "gradient": f"{module} computes a wrong gradient of its parameters",
+        "reduction": f"gradients of {module} are reduced over ranks wrongly",
+        "optimizer": f"{module} is wrong after the optimizer",
+    }
+    return named[found.phase]
+
+
+def _where(found: Culprit) -> str:
+    parts = []
+    if found.microbatches:
+        one = len(found.microbatches) == 1
+        parts.append(f"microbatch{'' if one else 'es'} {_numbers(found.microbatches)}")
+    parts.append(f"on rank{'' if len(found.ranks) == 1 else 's'} {_numbers(found.ranks)}")
+    if any(found.samples):
+        parts.append(f"samples {_numbers(found.samples)}")
+    if found.positions:
+        ends = [str(a) if a == b else f"{a}-{b}" for a, b in found.positions[:MOST_RANGES]]
+        more = ", ..." if len(found.positions) > MOST_RANGES else ""
+        parts.append(f"positions {', '.join(ends)}{more} of the sequence")
+    return f", {', '.join(parts)}"
+
+
+def _agreeing(found: Culprit) -> str:
+    good = [one for one in found.evidence if not one.wrong]
+    if not good or found.phase not in ("forward", "backward"):
+        return ""
+    return f"; what goes into it agrees to {max(one.error for one in good):.2g}"
+
+
+def _numbers(values: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,290 @@
+"""Finds the first wrong tensor in the order of execution: forward, backward, parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringproof.rehearsal.locate.comparing import Compared, Port, TraceComparison, ports
+from ringproof.rehearsal.locate.factors import explained
+from ringproof.rehearsal.locate.reading import CallKey, RankRecord
+from ringproof.rehearsal.locate.result import Beside, Culprit
+from ringproof.rehearsal.protocol.trace import TracedBatch, TracedCall
+
+
+@dataclass(frozen=True)
+class WrongTensor:
+    """The first wrong tensor of one microbatch on one rank.
+
+    Attributes:
+        order: Position in the order of execution: pipeline stage, then event.
+    """
+
+    order: tuple[int, int]
+    rank: RankRecord
+    port: Port
+    compared: Compared
+
+    @property
+    def call(self) -> TracedCall:
+        """The call at whose border it is."""
+        return self.rank.calls[self.port.call]
+
+
+class Search:
+    """Searches the traces of a run.
+
+    Attributes:
+        left_out: What could not be compared, and how often.
+    """
+
+    def __init__(self, comparison: TraceComparison) -> None:
+        self.comparison = comparison
+        self.left_out: Counter[str] = Counter()
+        self._seen: dict[tuple[int, int, bool], Compared | str] = {}
+
+    @property
+    def compared(self) -> int:
+        """Number of tensors that were compared so far."""
+        return sum(not isinstance(one, str) for one in self._seen.values())
+
+    def forward(self, step: int) -> Culprit | None:
+        """Return what is wrong first in the forward of a step."""
+        found = [self._first(self._forward_ports(*place)) for place in self._batches(step)]
+        return self._culprit([one for one in found if one is not None])
+
+    def backward(self, step: int) -> Culprit | None:
+        """Return what is wrong first in the backward of a step whose forward agrees."""
+        found = [self._first(self._backward_ports(*place)) for place in self._batches(step)]
+        return self._culprit([one for one in found if one is not None])
+
+    def _batches(self, step: int) -> Iterator[tuple[RankRecord, TracedBatch]]:
+        for rank in self.comparison.runs.run.ranks:
+            for batch in rank.trace.batches:
+                if batch.step == step:
+                    yield rank, batch
+
+    def _first(
+        self, given: Iterable[tuple[tuple[int, int], RankRecord, Port]]
+    ) -> WrongTensor | None:
+        for order, rank, port in given:
+            compared = self.look(rank, port)
+            if compared is not None and compared.wrong:
+                return WrongTensor(order, rank, port, compared)
+        return None
+
+    def look(self, rank: RankRecord, port: Port) -> Compared | None:
+        """Compare a tensor once, whatever its names."""
+        index = getattr(rank.calls[port.call], port.side)[port.name]
+        key = (rank.trace.rank, index, port.backward)
+        known = self._seen.get(key)
+        if known is None or isinstance(known, str):
+            known = self._seen[key] = self.comparison.compare(rank, port)
+        if isinstance(known, str):
+            # Data, and what is computed from them alone, have no gradient in any run.
+            if known != "has no gradient":
+                side = "gradient of " * port.backward + port.side.removesuffix("s")
+                self.left_out[f"{side} {port.name} of {port.call[3] or 'the model'} {known}"] += 1
+            return None
+        return known
+
+    def _forward_ports(
+        self, rank: RankRecord, batch: TracedBatch
+    ) -> Iterator[tuple[tuple[int, int], RankRecord, Port]]:
+        stage = _stage(rank, batch.chunk)
+        events = [
+            event
+            for key, call in calls_of(rank, batch).items()
+            for event in ((call.entered, key, "inputs"), (call.left, key, "outputs"))
+        ]
+        for position, key, side in sorted(events):
+            for port in ports(rank, key, side, backward=False):
+                yield (stage, position), rank, port
+
+    def _backward_ports(
+        self, rank: RankRecord, batch: TracedBatch
+    ) -> Iterator[tuple[tuple[int, int], RankRecord, Port]]:
+        stage = -_stage(rank, batch.chunk)
+        fired = sorted(
+            (rank.trace.tensors[getattr(call, side)[port.name]].fired, -call.entered, port.name,
+             side, port)
+            for key, call in calls_of(rank, batch).items()
+            for side in ("inputs", "outputs")
+            for port in ports(rank, key, side, backward=True)
+        )  # fmt: skip
+        for position, *_, port in fired:
+            if position >= 0:
+                yield (stage, position), rank, port
+
+    def _culprit(self, findings: list[WrongTensor]) -> Culprit | None:
+        if not findings:
+            return None
+        first = min(findings, key=lambda one: (one.order, -one.compared.excess))
+        same = [
+            one
+            for one in findings
+            if one.order[0] == first.order[0] and _named(one.port) == _named(first.port)
+        ]
+        worst = max(same, key=lambda one: one.compared.error)
+        blamed = self._blamed_backward(first) if first.port.backward else self._blamed(first)
+        return self._made(blamed, same, worst)
+
+    def _made(self, blamed: _Blamed, same: list[WrongTensor], worst: WrongTensor) -> Culprit:
+        place = worst.rank.trace.place
+        sizes = dict(zip(("TP", "CP", "DP", "PP"), place.sizes, strict=True))
+        compared = worst.compared
+        return Culprit(
+            phase=blamed.phase,
+            module=blamed.module,
+            tensor=blamed.tensor,
+            step=worst.port.call[0],
+            microbatches=tuple(sorted({one.port.call[2] for one in same})),
+            ranks=tuple(sorted({one.rank.trace.rank for one in same})),
+            positions=_ranges(same),
+            samples=_samples(same),
+            error=compared.error,
+            tolerance=compared.tolerance,
+            computed_at=blamed.computed_at,
+            called_from=blamed.called_from,
+            factor=explained(compared.mine, compared.expected, sizes),
+            evidence=tuple(self._evidence(blamed, worst)),
+        )
+
+    def _evidence(self, blamed: _Blamed, worst: WrongTensor) -> Iterator[Beside]:
+        for port in blamed.agreeing:
+            known = self.look(worst.rank, port)
+            if known is not None:
+                yield Beside(_words(port), known.error, known.tolerance)
+        yield Beside(_words(worst.port), worst.compared.error, worst.compared.tolerance)
+
+    def _blamed(self, first: WrongTensor) -> _Blamed:
+        """Return the computation of a tensor that is wrong in the forward."""
+        rank, port, call = first.rank, first.port, first.call
+        forwards = rank.trace.forwards
+        if port.side == "outputs":
+            made = rank.trace.tensors[call.outputs[port.name]].made_by[0]
+            agreeing = tuple(ports(rank, port.call, "inputs", backward=False))
+            place = made or forwards.get(call.module, "")
+            return _Blamed("forward", call.module, _words(port), place, call.site, agreeing)
+        if call.parent < 0:
+            return _Blamed("data", "", _words(port), "", call.site, ())
+        parent = rank.trace.calls[call.parent]
+        before = _sibling(rank, call)
+        agreeing = () if before is None else tuple(ports(rank, before, "outputs", backward=False))
+        words = f"{_words(port)}, which the forward of {parent.module or 'the model'} computed"
+        if before is not None:
+            words += f" after {before[3]}"
+        elif first.order[0] and not parent.inputs:
+            words = f"{_words(port)}, which came from the pipeline stage before"
+        at = rank.calls[before].site if before else forwards.get(parent.module, "")
+        return _Blamed("forward", parent.module, words, at, call.site, agreeing)
+
+    def _blamed_backward(self, first: WrongTensor) -> _Blamed:
+        """Return the computation of a gradient that is wrong."""
+        rank, port = first.rank, first.port
+        index = getattr(first.call, port.side)[port.name]
+        place = (port.call[0], port.call[1], port.call[2])
+        good = [
+            (key[3].count("."), call.entered, key)
+            for key, call in rank.calls.items()
+            if key[:3] == place and index in call.inputs.values() and self._right(rank, key, index)
+        ]
+        if good:
+            key = max(good)[2]
+            outputs = list(ports(rank, key, "outputs", backward=True))
+            made = [rank.trace.tensors[rank.calls[key].outputs[one.name]] for one in outputs]
+            at = next((one.made_by[1] for one in made if one.made_by[1]), "")
+            at = at or rank.trace.forwards.get(key[3], "")
+            name = next(name for name, at_ in rank.calls[key].inputs.items() if at_ == index)
+            words = _words(Port(key, "inputs", name, backward=True))
+            site = rank.calls[key].site
+            return _Blamed("backward", key[3], words, at, site, tuple(outputs))
+        call = first.call
+        if call.parent < 0 and port.side == "outputs":
+            return _Blamed("loss", "", _words(port), "", call.site, ())
+        parent = rank.trace.calls[call.parent] if call.parent >= 0 else call
+        words = f"{_words(port)}, which the code of {parent.module or 'the model'} computed"
+        return _Blamed("backward", parent.module, words, call.site, parent.site, ())
+
+    def _right(self, rank: RankRecord, key: CallKey, index: int) -> bool:
+        """Whether the gradients of a call's outputs agree, and it does not just pass one on."""
+        if index in rank.calls[key].outputs.values():
+            return False
+        found = [self.look(rank, port) for port in ports(rank, key, "outputs", backward=True)]
+        known = [one for one in found if one is not None]
+        return bool(known) and not any(one.wrong for one in known)
+
+
+@dataclass(frozen=True)
+class _Blamed:
+    """A computation, and the tensors that went into it."""
+
+    phase: str
+    module: str
+    tensor: str
+    computed_at: str
+    called_from: str
+    agreeing: tuple[Port, ...]
+
+
+def calls_of(rank: RankRecord, batch: TracedBatch) -> Mapping[CallKey, TracedCall]:
+    """Return the calls of a microbatch."""
+    place = (batch.step, batch.chunk, batch.microbatch)
+    return {key: call for key, call in rank.calls.items() if key[:3] == place}
+
+
+def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
+    """Return the call that ended last before this one, of the same caller."""
+    before = [
+        key
+        for key, one in rank.calls.items()
+        if one.parent == call.parent
+        and key[:3] == (call.step, call.chunk, call.microbatch)
+        and one.left < call.entered
+    ]
+    return max(before, key=lambda key: rank.calls[key].left, default=None)
+
+
+def _stage(rank: RankRecord, chunk: int) -> int:
+    """Position of a chunk in the pipeline, over all stages."""
+    return chunk * rank.trace.place.sizes[3] + rank.trace.place.pipeline
+
+
+def _named(port: Port) -> tuple[object, ...]:
+    return port.call[3], port.call[4], port.side, port.name
+
+
+def _words(port: Port) -> str:
+    side = port.side.removesuffix("s")
+    name = port.name.removeprefix("output").removeprefix(".")
+    words = f"{side} {name}".strip()
+    return f"gradient of {words}" if port.backward else words
+
+
+def _samples(same: list[WrongTensor]) -> tuple[int, ...]:
+    found: set[int] = set()
+    for one in same:
+        errors = one.compared.row_errors
+        if errors.ndim == 2:
+            found |= set(np.nonzero((errors > one.compared.tolerance).any(axis=0))[0].tolist())
+    return tuple(sorted(found))
+
+
+def _ranges(same: list[WrongTensor]) -> tuple[tuple[int, int], ...]:
+    """Return the wrong positions of all ranks together, as ranges with their ends."""
+    found: set[int] = set()
+    for one in same:
+        errors = one.compared.row_errors
+        wrong = errors > one.compared.tolerance
+        rows = wrong.any(axis=1) if wrong.ndim == 2 else wrong
+        found |= set(one.compared.index[rows].tolist())
+    ends: list[tuple[int, int]] = []
+    for row in sorted(found):
+        if ends and ends[-1][1] == row - 1:
+            ends[-1] = ends[-1][0], row
+        else:
+            ends.append((row, row))
+    return tuple(ends)

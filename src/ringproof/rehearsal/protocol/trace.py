@@ -1,0 +1,162 @@
+"""What a traced run writes on each rank: what crossed the borders of modules, plain data.
+
+A rank writes ``trace-N.json``, a `RankTrace`, and ``trace-N.bin``, the values of its tensors one
+after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
+GRADIENTS = "(gradients)"
+"""Name, among those of modules, of the function that reduces the gradients of parameters."""
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """What is recorded of a run.
+
+    Attributes:
+        steps: Training steps, from 1, that are recorded.
+        disturbed: Whether each weight is moved by one unit in the last place before training.
+        most_bytes: After which a rank stops to record.
+    """
+
+    steps: tuple[int, ...]
+    disturbed: bool = False
+    most_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is in the layout of ranks, and the sizes of that layout."""
+
+    tensor: int
+    context: int
+    data: int
+    pipeline: int
+    sizes: tuple[int, int, int, int]
+    sequence_parallel: bool
+
+
+@dataclass(frozen=True)
+class Values:
+    """A tensor in the file of values.
+
+    Attributes:
+        offset: In bytes.
+        dtype: As numpy names it.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TracedTensor:
+    """A tensor that crossed a border of a module.
+
+    Attributes:
+        value: What it held when it first crossed one.
+        gradient: Of the loss; ``None`` where none was computed.
+        fired: Position of that gradient among those of its microbatch, in the order of the
+            backward pass.
+        made_by: ``FILE:LINE`` of the forward and of the backward of the autograd function that
+            computed it, as far as that is written in Python; empty otherwise.
+    """
+
+    value: Values
+    gradient: Values | None = None
+    fired: int = -1
+    made_by: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True)
+class TracedCall:
+    """One call of a module.
+
+    Attributes:
+        chunk: Model chunk of the rank, from 0.
+        microbatch: Index of the chunk's forward in the step, from 0.
+        module: Qualified name in the whole model, with the layer's number in it; empty for the
+            chunk itself.
+        number: How often it was called before in the microbatch.
+        entered: Position of its start among the events of its microbatch.
+        left: Position of its end.
+        parent: Index of the call that called it; -1 for none.
+        site: ``FILE:LINE`` of the caller.
+        inputs: Tensors by name, as indices into `RankTrace.tensors`.
+    """
+
+    step: int
+    chunk: int
+    microbatch: int
+    module: str
+    number: int
+    entered: int
+    left: int
+    parent: int
+    site: str
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TracedBatch:
+    """A microbatch of a chunk on one rank.
+
+    Attributes:
+        ranks: Ranks that share it, in the order of their shares.
+        borders: Borders of its sequences with their padding, in rows of all these ranks; empty
+            where sequences are not packed.
+    """
+
+    step: int
+    chunk: int
+    microbatch: int
+    ranks: tuple[int, ...]
+    borders: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TracedParameter:
+    """A parameter, or its gradient.
+
+    Attributes:
+        kind: `WEIGHT` for the value at the start of the step; `LOCAL` for the gradient before
+            ranks reduce it, `REDUCED` after that.
+        summed: Whether ranks of a TP group hold parts of the gradient that are summed.
+    """
+
+    step: int
+    chunk: int
+    name: str
+    kind: str
+    value: Values
+    summed: bool
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """All that one rank recorded.
+
+    Attributes:
+        forwards: ``FILE:LINE`` of the forward of each module, by qualified name.
+        full: Whether it stopped because of `TraceRequest.most_bytes`.
+        sharded: Whether a distributed optimizer holds parts of the gradients only.
+        overlapped: Whether gradients are reduced before the backward has ended.
+    """
+
+    rank: int
+    place: Place
+    tensors: tuple[TracedTensor, ...]
+    calls: tuple[TracedCall, ...]
+    batches: tuple[TracedBatch, ...]
+    parameters: tuple[TracedParameter, ...]
+    forwards: Mapping[str, str]
+    full: bool
+    sharded: bool
+    overlapped: bool

@@ -1,0 +1,1 @@
+"""Recording, in a rank, of what crosses the borders of upstream's modules."""

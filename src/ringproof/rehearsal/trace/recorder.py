@@ -1,0 +1,311 @@
+"""Records one rank: tensors at the borders of modules, their gradients, and parameters.
+
+Everything is done from outside, by hooks of torch; upstream's files are as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringproof.rehearsal.protocol.trace import (
+    GRADIENTS,
+    LOCAL,
+    REDUCED,
+    WEIGHT,
+    Place,
+    RankTrace,
+    TracedBatch,
+    TracedCall,
+    TracedParameter,
+    TracedTensor,
+    TraceRequest,
+    Values,
+)
+from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
+from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
+
+FINALIZE = "megatron.core.distributed.finalize_model_grads"
+LAYER = re.compile(r"\blayers\.\d+$")
+
+
+@dataclasses.dataclass
+class _Open:
+    """A call of a module that has not ended."""
+
+    index: int
+    entered: int
+    site: str
+    inputs: dict[str, int]
+
+
+class TraceRecorder:
+    """What one rank records, and the file to which it writes values.
+
+    Args:
+        step: Says which training step is computed, and 0 outside of training.
+        relative: Shortens the paths of upstream's files.
+    """
+
+    def __init__(
+        self,
+        request: TraceRequest,
+        folder: Path,
+        rank: int,
+        step: Callable[[], int],
+        relative: Callable[[str], str],
+    ) -> None:
+        self._request, self._folder, self._rank = request, folder, rank
+        self._step, self._relative = step, relative
+        self._file = (folder / f"trace-{rank}.bin").open("wb")
+        self._full = False
+        self._batches: list[TracedBatch] = []
+        self._tensors: list[TracedTensor] = []
+        self._calls: list[TracedCall | None] = []
+        self._parameters: list[TracedParameter] = []
+        self._forwards: dict[str, str] = {}
+        self._chunks: list[Any] = []
+        self._wrapped: list[Any] = []
+        self._open: list[_Open] = []
+        self._events: Counter[tuple[int, int, int]] = Counter()
+        self._fired: Counter[tuple[int, int, int]] = Counter()
+        self._numbers: Counter[tuple[int, int, int, str]] = Counter()
+        self._microbatches: Counter[tuple[int, int]] = Counter()
+        # A tensor is kept until its step ends, so that its identity stays its own.
+        self._known: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
+
+    @property
+    def step(self) -> int:
+        """The training step that is recorded now; 0 for none."""
+        number = self._step()
+        return number if number in self._request.steps and not self._full else 0
+
+    def watch(self, model: Any) -> None:
+        """Record a model chunk from now on."""
+        while hasattr(model, "module"):
+            model = model.module
+        chunk = len(self._chunks)
+        self._chunks.append(model)
+        for name, module in _named(model):
+            self._forwards.setdefault(name, self._relative(forward_of(module)))
+            enter = functools.partial(self._enter, chunk, name)
+            module.register_forward_pre_hook(enter, with_kwargs=True)
+            leave = functools.partial(self._leave, chunk, name)
+            module.register_forward_hook(leave, with_kwargs=True)
+
+    def watch_gradients(self) -> None:
+        """Record the gradients of parameters before and after ranks reduce them."""
+        module: Any = sys.modules[FINALIZE]
+        finalize = module.finalize_model_grads
+        self._forwards[GRADIENTS] = self._relative(place_of(finalize))
+        around = wrapped(finalize, self._finalized)
+        replace_everywhere({finalize: around}, "megatron".__eq__)
+
+    def _finalized(self, given: inspect.BoundArguments, finalize: Callable[[], Any]) -> Any:
+        self._wrapped = list(given.arguments["model"])
+        self._record_parameters(LOCAL)
+        result = finalize()
+        self._record_parameters(REDUCED)
+        self._known.clear()
+        return result
+
+    def _record_parameters(self, kind: str) -> None:
+        step = self.step
+        for chunk, model in enumerate(self._chunks if step else ()):
+            for name, parameter in _parameters(model):
+                value = parameter if kind == WEIGHT else _gradient(parameter)
+                if value is not None:
+                    summed = bool(getattr(parameter, "sequence_parallel", False))
+                    known = TracedParameter(step, chunk, name, kind, self._store(value), summed)
+                    self._parameters.append(known)
+
+    def _enter(self, chunk: int, name: str, module: Any, given: Any, named: Any) -> None:
+        step = self.step
+        if not step or _recomputes():
+            return
+        if not name:
+            if not self._microbatches[step, chunk] and not chunk:
+                self._record_parameters(WEIGHT)
+            self._microbatches[step, chunk] += 1
+            number = self._microbatches[step, chunk] - 1
+            packed = named.get("packed_seq_params")
+            self._batches.append(TracedBatch(step, chunk, number, *_sharing(packed)))
+        place = self._place(step, chunk)
+        inputs = _tensors(_by_name(module, given, named))
+        ports = {port: self._tensor(place, tensor) for port, tensor in inputs}
+        self._calls.append(None)
+        index = len(self._calls) - 1
+        entry = _Open(index, self._events[place], self._relative(caller()), ports)
+        self._events[place] += 1
+        self._open.append(entry)
+
+    def _leave(
+        self, chunk: int, name: str, module: Any, given: Any, named: Any, output: Any
+    ) -> None:
+        step = self.step
+        if not step or _recomputes():
+            return
+        place = self._place(step, chunk)
+        entry = self._open.pop()
+        outputs = _tensors({"output": output})
+        ports = {port: self._tensor(place, tensor) for port, tensor in outputs}
+        called = (*place, name)
+        number = self._numbers[called]
+        self._numbers[called] += 1
+        self._calls[entry.index] = TracedCall(
+            step, chunk, place[2], name, number, entry.entered, self._events[place],
+            self._open[-1].index if self._open else -1, entry.site, entry.inputs, ports,
+        )  # fmt: skip
+        self._events[place] += 1
+
+    def _place(self, step: int, chunk: int) -> tuple[int, int, int]:
+        return step, chunk, self._microbatches[step, chunk] - 1
+
+    def _tensor(self, place: tuple[int, int, int], tensor: torch.Tensor) -> int:
+        """Return the index of a tensor, which is recorded when it is seen first."""
+        key = id(tensor), tensor._version
+        if key in self._known:
+            return self._known[key][1]
+        index = len(self._tensors)
+        self._tensors.append(TracedTensor(self._store(tensor), made_by=self._made_by(tensor)))
+        self._known[key] = tensor, index
+        if tensor.requires_grad:
+            tensor.register_hook(functools.partial(self._gradient, place, index))
+        return index
+
+    def _made_by(self, tensor: torch.Tensor) -> tuple[str, str]:
+        forward, backward = made_by(tensor)
+        return self._relative(forward), self._relative(backward)
+
+    def _gradient(self, place: tuple[int, int, int], index: int, gradient: torch.Tensor) -> None:
+        if self._full:
+            return
+        fired = self._fired[place]
+        self._fired[place] += 1
+        stored = self._store(gradient)
+        known = dataclasses.replace(self._tensors[index], gradient=stored, fired=fired)
+        self._tensors[index] = known
+
+    def _store(self, tensor: torch.Tensor) -> Values:
+        data = tensor.detach()
+        if data.is_floating_point() and data.dtype != torch.float64:
+            data = data.float()
+        array = data.contiguous().cpu().numpy()
+        offset = self._file.tell()
+        self._file.write(array.tobytes())
+        self._full |= offset + array.nbytes > self._request.most_bytes
+        return Values(offset, tuple(array.shape), array.dtype.str)
+
+    def write(self) -> None:
+        """Write ``trace-N.json``, whole or not at all; nothing where no model was watched."""
+        self._file.close()
+        if not self._chunks:
+            return
+        configs = [getattr(chunk, "ddp_config", None) for chunk in self._wrapped]
+        trace = RankTrace(
+            rank=self._rank,
+            place=_place(self._chunks),
+            tensors=tuple(self._tensors),
+            calls=tuple(call for call in self._calls if call is not None),
+            batches=tuple(self._batches),
+            parameters=tuple(self._parameters),
+            forwards=self._forwards,
+            full=self._full or any(call is None for call in self._calls),
+            sharded=any(getattr(one, "use_distributed_optimizer", False) for one in configs),
+            overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
+        )
+        draft = self._folder / f"trace-{self._rank}.part"
+        draft.write_text(json.dumps(dataclasses.asdict(trace)))
+        draft.replace(self._folder / f"trace-{self._rank}.json")
+
+
+def _recomputes() -> bool:
+    """Whether a forward runs inside of a backward pass, to recompute activations."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _named(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the modules of a chunk with the numbers that their layers have in the whole model."""
+    renamed: dict[str, str] = {}
+    for name, module in model.named_modules():
+        number = getattr(module, "layer_number", None)
+        outer, _, last = name.rpartition(".")
+        whole = f"{renamed[outer]}.{last}" if renamed.get(outer) else name
+        if LAYER.search(name) and isinstance(number, int):
+            whole = f"{renamed[outer]}.{number - 1}"
+        renamed[name] = whole
+        yield whole, module
+
+
+def _parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of a chunk by their names in the whole model."""
+    for prefix, module in _named(model):
+        yield from module.named_parameters(prefix, recurse=False)
+
+
+def _by_name(module: Any, given: Any, named: Any) -> dict[str, Any]:
+    """Arguments of a call by their names in the module's forward."""
+    try:
+        bound = inspect.signature(module.forward).bind(*given, **named)
+    except TypeError:
+        return {**{str(number): value for number, value in enumerate(given)}, **named}
+    return dict(bound.arguments)
+
+
+def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of values by name; those in tuples and dictionaries with a longer name."""
+    for name, value in tree.items():
+        if isinstance(value, torch.Tensor):
+            if value.dtype != torch.bool:
+                yield name, value
+        elif isinstance(value, list | tuple):
+            yield from _tensors({f"{name}.{number}": one for number, one in enumerate(value)})
+        elif isinstance(value, dict):
+            yield from _tensors({f"{name}.{key}": one for key, one in value.items()})
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    found = getattr(parameter, "main_grad", None)
+    return parameter.grad if found is None else found
+
+
+def _sharing(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks that share a microbatch, and the borders of its packed sequences."""
+    from megatron.core import parallel_state as state
+
+    group = getattr(packed, "cp_group", None) or state.get_context_parallel_group()
+    borders = getattr(packed, "cu_seqlens_q_padded", None)
+    if borders is None:
+        borders = getattr(packed, "cu_seqlens_q", None)
+    found = () if borders is None else tuple(map(int, borders.reshape(-1)))
+    return tuple(torch.distributed.get_process_group_ranks(group)), found
+
+
+def _place(chunks: list[Any]) -> Place:
+    """Where this rank is, after upstream has made its groups."""
+    from megatron.core import parallel_state as state
+
+    config = getattr(chunks[0], "config", None)
+    return Place(
+        tensor=state.get_tensor_model_parallel_rank(),
+        context=state.get_context_parallel_rank(),
+        data=state.get_data_parallel_rank(),
+        pipeline=state.get_pipeline_model_parallel_rank(),
+        sizes=(
+            state.get_tensor_model_parallel_world_size(),
+            state.get_context_parallel_world_size(),
+            state.get_data_parallel_world_size(),
+            state.get_pipeline_model_parallel_world_size(),
+        ),
+        sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
+    )
