@@ -222,5 +222,6 @@ def test_the_own_loop_of_the_skill(looped):
 
 
 def test_only_the_first_tensor_parallel_rank_has_an_iterator(looped):
+    assert isinstance(looped, list), looped
     message = "AssertionError: Only TP rank 0 should have data_iterator"
     assert [rank["second"] for rank in looped] == ["", message]

@@ -128,7 +128,18 @@ def test_the_emptiness_check_is_inverted():
     assert check.startswith("not all(")
 
 
-def test_the_strategy_parameter_is_dead():
+def test_the_strategy_parameter_is_dead(monkeypatch):
+    given = []
+    next_hdp_group = BalancedCPScheduler.next_hdp_group
+
+    def watched(*arguments, **named):
+        given.append((len(arguments), named))
+        return next_hdp_group(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BalancedCPScheduler, "next_hdp_group", watched)
+        plan([2000] * 4, 8)
+    assert given == [(4, {})], "the scheduler itself, sequences, costs and ranks, nothing else"
     calls = [
         node
         for node in ast.walk(ast.parse(inspect.getsource(hybrid_cp_schedule)))

@@ -158,17 +158,22 @@ def seen_to_fail(
 def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[Any]) -> str:
     """Say how many of the statements that were executed in upstream's code were seen to fail.
 
+    Rows of the records whose statement or edits have changed do not count, and are named.
+
     Args:
         evidence: Folder of the records.
         cards: ``card.yaml`` of each skill.
         records: Records of a run of the proofs; see `ringproof.prove.evidence`.
     """
-    executed, seen = 0, 0
+    executed, seen, stale = 0, 0, list[str]()
     for record in records:
         skill = record["skill"]
         said = statements(load_card(cards[skill]))
         rows = load_refutations(cards[skill], said)
-        failed = seen_to_fail(read_refuted(evidence, skill), said, rows)
+        known = read_refuted(evidence, skill)
+        failed = seen_to_fail(known, said, rows)
+        stale += (name for name, row in known.items() if row.outcome is Fate.SEEN)
+        stale = [name for name in stale if name not in failed]
         own = [
             claim["id"]
             for claim in record["claims"]
@@ -178,4 +183,5 @@ def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[A
         seen += len(failed.intersection(own))
     if not seen:
         return ""
-    return f"{seen} of the {executed} that were executed have a proof that was seen to fail"
+    told = f"{seen} of the {executed} that were executed have a proof that was seen to fail"
+    return told + (f"; stale: {', '.join(stale)}" if stale else "")
