@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -47,20 +45,6 @@ def test_the_first_proof_is_one_of_the_statement(skill: str) -> None:
     for one in refutations(skill)[0].refutation:
         proofs = [proof.target for proof in said[one.statement].proofs]
         assert not one.proof or one.proof.startswith(tuple(proofs)), one.statement
-
-
-RECORDS = sorted((ROOT / "evidence").glob("*/refuted-*.json"))
-ROW = "| `{skill}` | {seen-to-fail} | {stayed-green} | {excused} |"
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_table_has_the_counts_of_the_records(path: Path) -> None:
-    record = json.loads(path.read_text(encoding="utf-8"))
-    counts = Counter(row["outcome"] for row in record["refutations"])
-    assert set(counts) <= {"seen-to-fail", "stayed-green", "excused"}, counts
-    columns = {name: counts[name] for name in ("seen-to-fail", "stayed-green", "excused")}
-    page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
-    assert ROW.format(skill=record["skill"], **columns) in page.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,9 @@ def test_the_glossary_is_short_and_sorted() -> None:
     assert words == sorted(set(words))
 
 
+REFUTED = ("seen-to-fail", "stayed-green", "excused")
+
+
 @pytest.fixture(scope="module")
 def records() -> list[dict[str, Any]]:
     """The committed records of `prove`."""
@@ -128,6 +131,15 @@ def test_the_counts_are_those_of_the_records(records: list[dict[str, Any]]) -> N
     ) in page
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"executes {executed} of the {total} statements about upstream" in readme
+
+
+def test_the_page_has_the_counts_of_refutations() -> None:
+    page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").splitlines()
+    for path in (ROOT / "evidence" / "cpu-gloo").glob("refuted-*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        counts = [record["totals"].get(name, 0) for name in REFUTED]
+        assert sum(counts) == len(record["refutations"]), f"{path.name} has other outcomes"
+        assert f"| `{record['skill']}` | {' | '.join(map(str, counts))} |" in page
 
 
 def test_the_page_names_what_was_not_executed(records: list[dict[str, Any]]) -> None:
