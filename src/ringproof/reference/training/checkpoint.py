@@ -7,15 +7,20 @@ previous one stays.
 
 A run resumes with the layout that it had, so a rank reads the files that a rank in its place has
 written. Tensors that all ranks of a domain hold are in one file, shards are in one file for each
-rank. Loading runs no code from the files: torch reads them with ``weights_only=True``.
+rank.
+
+A file is a line of JSON (the step, and type and shape of each tensor by its key), the bytes of the
+tensors in that order, and a SHA-256 of all before it. A rank knows the line that it has to find and
+the size of the file before it reads it. So no file can execute code or take more memory than the
+tensors of the run, and one that was damaged or is of another step or run is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError, shown
-from ringproof.files import write_atomically
+from ringproof.files import read_bounded, write_atomically
 from ringproof.reference.training.agreement import on_first_rank, refuse_together
 from ringproof.reference.training.assembly import Assembly
 from ringproof.reference.training.data import Documents
@@ -37,7 +42,9 @@ from ringproof.reference.training.options import TrainOptions
 LATEST = "latest"
 DESCRIPTION = "run.json"
 UNWRITABLE = "cannot be written; name a writable folder"
-FORMAT = 2
+FORMAT = 3
+MOST_BYTES = 1_000_000
+"""Of the files ``latest`` and ``run.json``."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter, beside the number of its steps."""
 
@@ -58,7 +65,7 @@ def save(folder: Path, parts: Assembly, step: int) -> Path:
         InputError: The checkpoint cannot be written. All ranks raise.
     """
     partial = on_first_rank(lambda: _begin(folder, step))
-    refuse_together(lambda: _write(partial, parts))
+    refuse_together(lambda: _write(partial, parts, step))
     identity = identity_of(parts.options, parts.data.training)
     return on_first_rank(lambda: _finish(folder, partial, identity, step))
 
@@ -74,7 +81,10 @@ def load(folder: Path, parts: Assembly) -> int:
     """
     chosen, step, identity = on_first_rank(lambda: _newest(folder))
     _check_identity(folder, identity, identity_of(parts.options, parts.data.training))
-    refuse_together(lambda: _read(chosen, parts))
+    if not 0 < step <= parts.options.optimiser.steps:
+        problem = f"{shown(chosen)} says that it is of step {step}, which this run lacks"
+        raise InputError("resume", f"{problem}; name another one in {LATEST}")
+    refuse_together(lambda: _read(chosen, parts, step))
     return step
 
 
@@ -114,35 +124,73 @@ def identity_of(options: TrainOptions, documents: Documents) -> Identity:
     }
 
 
-def _write(partial: Path, parts: Assembly) -> None:
+def _write(partial: Path, parts: Assembly, step: int) -> None:
     """Write the files of this rank; of a file that ranks share, the first of them writes it."""
     first = parts.groups.domain_rank == 0 or parts.options.parallel.fully_sharded
     files = _files(_tensors(parts), parts)
     with _refusing("save", partial.parent, UNWRITABLE):
         for name, tensors in files.items():
             if first or name.startswith("random"):
-                _write_file(partial / name, tensors)
+                _write_file(partial / name, tensors, step)
 
 
-def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def _write_file(path: Path, tensors: Mapping[str, torch.Tensor], step: int) -> None:
+    held = {key: local_part(tensor).detach().cpu() for key, tensor in tensors.items()}
+    line = _line(held, step)
+    digest = hashlib.sha256(line)
     with path.open("wb") as file:
-        torch.save({key: local_part(tensor) for key, tensor in tensors.items()}, file)
+        file.write(line)
+        for tensor in held.values():
+            data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            digest.update(data)
+            file.write(data)
+        file.write(digest.digest())
         file.flush()
         os.fsync(file.fileno())  # a checkpoint is renamed into its place, which must come after it
 
 
-def _read(chosen: Path, parts: Assembly) -> None:
+def _line(tensors: Mapping[str, torch.Tensor], step: int) -> bytes:
+    """Return the first line of a file that holds these tensors."""
+    kinds = {key: [str(tensor.dtype), list(tensor.shape)] for key, tensor in tensors.items()}
+    return json.dumps({"step": step, "tensors": kinds}).encode() + b"\n"
+
+
+def _read(chosen: Path, parts: Assembly, step: int) -> None:
     """Copy what the files of this rank hold into its tensors."""
     tensors = _tensors(parts)
-    problem = "is damaged, or holds more than tensors; remove it and name an older one in latest"
     for name, wanted in _files(tensors, parts).items():
+        problem = f"is damaged, or of another step or run; name an older checkpoint in {LATEST}"
         with _refusing("resume", chosen / name, problem):
-            saved = torch.load(chosen / name, map_location=parts.device, weights_only=True)
-            if saved.keys() != wanted.keys():
-                raise KeyError("other tensors")
-            for key, tensor in wanted.items():
-                local_part(tensor).copy_(saved[key])
+            _read_file(
+                chosen / name, {key: local_part(tensor) for key, tensor in wanted.items()}, step
+            )
     _set_random_state(parts.device, tensors)
+
+
+def _read_file(path: Path, tensors: Mapping[str, torch.Tensor], step: int) -> None:
+    """Copy a file into tensors, once all of it was read and its digest is right.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is damaged, or it does not hold these tensors of this step.
+    """
+    line = _line(tensors, step)
+    digest = hashlib.sha256(line)
+    size = len(line) + sum(tensor.nbytes for tensor in tensors.values()) + digest.digest_size
+    if not path.is_file() or path.stat().st_size != size:
+        raise ValueError("another size")
+    with path.open("rb") as file:
+        if file.read(len(line)) != line:
+            raise ValueError("other tensors")
+        data = {key: file.read(tensor.nbytes) for key, tensor in tensors.items()}
+        for part in data.values():
+            digest.update(part)
+        if file.read() != digest.digest():
+            raise ValueError("another digest")
+    for key, tensor in tensors.items():
+        if data[key]:
+            saved = torch.frombuffer(bytearray(data.pop(key)), dtype=tensor.dtype)
+            tensor.copy_(saved.view(tensor.shape))
 
 
 def _files(tensors: Mapping[str, torch.Tensor], parts: Assembly) -> dict[str, dict[str, Any]]:
@@ -151,9 +199,10 @@ def _files(tensors: Mapping[str, torch.Tensor], parts: Assembly) -> dict[str, di
     place = f"tp{layout.coordinate('tp', rank)}-pp{layout.coordinate('pp', rank)}"
     if parts.options.parallel.fully_sharded:
         place += f"-domain{parts.groups.domain_rank}"
-    files: dict[str, dict[str, Any]] = {f"random-{rank}.pt": {}, f"{place}.pt": {}}
+    files: dict[str, dict[str, Any]] = {f"random-{rank}.tensors": {}, f"{place}.tensors": {}}
     for key, tensor in tensors.items():
-        files[f"random-{rank}.pt" if key.startswith("random.") else f"{place}.pt"][key] = tensor
+        name = f"random-{rank}" if key.startswith("random.") else place
+        files[f"{name}.tensors"][key] = tensor
     return files
 
 
@@ -231,15 +280,19 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
         problem = f"there is no finished checkpoint in {shown(folder)}"
         raise InputError("resume", f"{problem}; name a folder that has one")
     with _refusing("resume", folder, "has a newest checkpoint that cannot be read; restore it"):
-        name = (folder / LATEST).read_text().strip()
+        name = read_bounded(folder / LATEST, MOST_BYTES).decode().strip()
         if Path(name).name != name:
             problem = f"the file {LATEST} names {shown(name)}, which is not a folder beside it"
             raise InputError("resume", f"{problem}; correct the file")
-        description = json.loads((folder / name / DESCRIPTION).read_text())
+        if not (folder / name / DESCRIPTION).is_file():
+            raise OSError("not a file")
+        description = json.loads(read_bounded(folder / name / DESCRIPTION, MOST_BYTES))
         if description["format"] != FORMAT:
             problem = f"{shown(folder / name)} was written by another version of ringproof"
             raise InputError("resume", f"{problem}; resume with that version")
-        return folder / name, int(description["step"]), dict(description["identity"])
+        if type(description["step"]) is not int:
+            raise TypeError("not a step")
+        return folder / name, description["step"], dict(description["identity"])
 
 
 def _check_identity(folder: Path, saved: Identity, asked: Identity) -> None:
@@ -257,12 +310,10 @@ def _check_identity(folder: Path, saved: Identity, asked: Identity) -> None:
 
 @contextmanager
 def _refusing(field: str, place: Path, problem: str) -> Iterator[None]:
-    """Convert errors of files and of torch's reader into an `InputError`."""
+    """Convert errors of files and of what they hold into an `InputError`."""
     try:
         yield
     except InputError:
         raise
-    # A damaged file makes the reader raise nearly anything of these.
-    except (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError,
-            pickle.UnpicklingError) as error:  # fmt: skip
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(field, f"{shown(place)} {problem}") from error
