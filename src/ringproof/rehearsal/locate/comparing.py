@@ -22,7 +22,7 @@ from ringproof.rehearsal.locate.reading import (
 from ringproof.rehearsal.locate.rows import Rows, rows_of
 from ringproof.rehearsal.protocol.trace import TracedTensor, Values
 
-FACTOR = 30.0
+FACTOR = 60.0  # runs that agree reached 12
 FLOOR = 16.0  # units in the last place that any tensor may differ by
 EXPERTS = ".experts."
 """Part of the names of experts, which get rows in an order of their own."""

@@ -31,7 +31,8 @@ def loss_scales(comparison: TraceComparison, step: int) -> dict[tuple[int, int, 
     powers: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for rank in comparison.runs.run.ranks:
         for key, call in rank.calls.items():
-            if key[0] != step or key[3] or key[4] or "output" not in call.outputs:
+            loss = key[0] == step and not key[3] and not key[4] and rank.is_last(key[1])
+            if not loss or "output" not in call.outputs:
                 continue
             found = comparison.compare(rank, Port(key, "outputs", "output", backward=True))
             if isinstance(found, str):

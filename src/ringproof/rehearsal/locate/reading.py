@@ -45,6 +45,12 @@ class RankRecord:
         part = self.data[stored.offset : stored.offset + count * dtype.itemsize]
         return part.view(dtype).reshape(stored.shape)
 
+    def is_last(self, chunk: int) -> bool:
+        """Whether a chunk of this rank computes the loss."""
+        place = self.trace.place
+        chunks = 1 + max((one.chunk for one in self.trace.batches), default=0)
+        return place.pipeline == place.sizes[3] - 1 and chunk == chunks - 1
+
     @cached_property
     def calls(self) -> Mapping[CallKey, TracedCall]:
         """Calls by what identifies them."""

@@ -204,7 +204,10 @@ class Search:
             return _Blamed("backward", key[3], words, at, site, tuple(outputs))
         call = first.call
         if call.parent < 0 and port.side == "outputs":
-            return _Blamed("loss", "", _words(port), "", call.site, ())
+            if rank.is_last(call.chunk):
+                return _Blamed("loss", "", _words(port), "", call.site, ())
+            words = f"{_words(port)}, which came from the pipeline stage behind"
+            return _Blamed("backward", "", words, "", call.site, ())
         parent = rank.trace.calls[call.parent] if call.parent >= 0 else call
         words = f"{_words(port)}, which the code of {parent.module or 'the model'} computed"
         return _Blamed("backward", parent.module, words, call.site, parent.site, ())
