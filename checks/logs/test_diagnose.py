@@ -74,6 +74,12 @@ ELASTIC = (
         ),
         (progress(5, 5)[0].replace("nan iterations:   0", "nan iterations:   1"), "nan-in-line"),
         ('{"step": 5, "loss": NaN}', "nan-in-line"),
+        ("(Worker pid=9) Invalid handle. Cannot load symbol cublasLtGetVersion", "missing-symbol"),
+        ("(Worker pid=9) *** SIGSEGV received at time=1773825404 on cpu 49 ***", "crashed"),
+        ("command terminated with exit code 137", "killed"),
+        ("      Exit Code:    139", "crashed"),
+        ("worker-0 exited with code 137", "killed"),
+        ("srun: error: n1: task 3: Exited with exit code 137", "killed"),
         ("n1:1:2 [0] transport.cc:154 NCCL WARN Cuda failure 'invalid argument'", "nccl-cuda"),
         (f" iteration 5/ 9 | lm loss: {float('nan'):.6E} |", "nan-in-line"),
     ],
@@ -89,7 +95,8 @@ def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
     [
         "usage: pretrain_gpt.py [-h] [--cuda-graph-modules X]", "finance: nan-iterations are bad",
         ELASTIC.format(1), "exitcode  : <N/A>", "# grad norm: nan", "loss: nankai", "Root Cause?",
-        "KeyError is raised by dict", "note: CUDA error: an illegal memory access", "",
+        "KeyError is raised by dict", "exited with code 1", "exit code: 1370",
+        "note: CUDA error: an illegal memory access", "",
     ],
 )  # fmt: skip
 def test_a_line_that_shows_nothing(tmp_path: Path, line: str) -> None:
@@ -263,6 +270,7 @@ LAYOUTS = ("torch", "srun", "files", "stamped")
 ELSEWHERE = {  # see test_a_line_alone and test_diagnose_facts
     "graph-options", "killed", "crashed", "nan-in-line", "usage", "nan-line", "bus-error", "xid",
     "preempted", "nan-graphs-overlap", "nan-thd-padding", "evicted", "nccl-cuda",
+    "missing-symbol",
 }  # fmt: skip
 OF_OTHER_KINDS = {"hang", "follow-up", "silent"}
 NO_MESSAGE = {

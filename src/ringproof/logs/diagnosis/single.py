@@ -33,6 +33,12 @@ _FATAL = re.compile(r"^Fatal Python error: (.+)")
 _SIGNAL = re.compile(
     r"(?:^|[:\s])(Segmentation fault|Bus error)(?: \(core dumped\)| ?\(\d+\)|[,.:]|$)"
 )
+# A shell and a container engine add 128 to the number of the signal.
+_STATUS = re.compile(r"(?i)\bexit(?:ed with)?(?: exit)?[ -]?code:? {1,12}(13[4579]|143)\b")
+_CAUGHT = re.compile(r"\*\*\* SIG(ABRT|SEGV|BUS) received at ")
+_CAUGHT_NUMBERS = MappingProxyType({"ABRT": -6, "SEGV": -11, "BUS": -7})
+_SYMBOL = re.compile(r"(?:symbol lookup error: .{0,300}|Cannot load symbol \w{1,80})")
+_RAYLET = re.compile(r"A worker died or was killed while executing a task.{0,120}")
 _SIGNALS = MappingProxyType(
     {"Segmentation fault": -11, "Bus error": -7, "Killed": -9, "Aborted": -6}
 )
@@ -94,6 +100,14 @@ def _of_host(body: str) -> dict[str, Any]:
         return {"error": "evicted", "message": said}
     if "watchdog hang" in body or "watchdog got stuck" in body:
         return {"error": "watchdog stuck", "message": said}
+    if symbol := _SYMBOL.search(body):
+        return {"error": "symbol", "message": symbol[0]}
+    if worker := _RAYLET.search(body):
+        return {"error": "WorkerCrashedError", "message": worker[0]}
+    if caught := _CAUGHT.search(body):
+        return {"error": f"exit code {_CAUGHT_NUMBERS[caught[1]]}", "message": said}
+    if status := _STATUS.search(body):
+        return {"error": f"exit code {128 - int(status[1])}", "message": said}
     if ended := _MPI.search(body):
         fields = {"error": f"exit code -{ended[2]}", "message": said}
         return {**fields, "who": f"rank {int(ended[1])}"} if ended[1] else fields
@@ -103,7 +117,9 @@ def _of_host(body: str) -> dict[str, Any]:
 def _of_tasks(tasks: str, said: str) -> dict[str, Any]:
     """Return the fields of what Slurm says of some of its tasks."""
     who = {"who": f"rank {int(tasks)}"} if tasks.isdecimal() else {}
-    number = next((code for word, code in _SIGNALS.items() if said.startswith(word)), None)
+    status = _STATUS.search(said)
+    number = 128 - int(status[1]) if status else None
+    number = next((code for word, code in _SIGNALS.items() if said.startswith(word)), number)
     if number is not None:
         return {**who, "error": f"exit code {number}", "message": said}
     return {**who, **_of_scheduler(said)}
