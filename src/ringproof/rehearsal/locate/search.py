@@ -86,8 +86,7 @@ class Search:
         if isinstance(known, str):
             # Data, and what is computed from them alone, have no gradient in any run.
             if known != "has no gradient":
-                side = "gradient of " * port.backward + port.side.removesuffix("s")
-                self.left_out[f"{side} {port.name} of {port.call[3] or 'the model'} {known}"] += 1
+                self.left_out[f"{_words(port)} of {port.call[3] or 'the model'} {known}"] += 1
             return None
         return known
 
