@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, cast
+
+from ringproof.parsing import parsed_python
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMED = (*FUNCTIONS, ast.ClassDef)
@@ -107,10 +108,8 @@ class Module:
 
     def __init__(self, source: bytes) -> None:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._root = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            self._root = parsed_python(source)
+        except ValueError as error:
             raise UnparsableError(f"no Python source: {error}") from error
         self._members: dict[ast.AST, _Members] = {}
 

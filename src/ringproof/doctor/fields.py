@@ -19,6 +19,7 @@ from ringproof.doctor.recipes import unread
 from ringproof.doctor.settings import FALSE, NOTHING, PREFIXES, Settings
 from ringproof.errors import InputError, shown
 from ringproof.launch.shell.parse import whole_number
+from ringproof.parsing import parsed_python
 
 NAMES = MappingProxyType({
     "num_moe_experts": "num_experts",
@@ -185,8 +186,8 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
         InputError: It is not Python, sets nothing, or holds several recipes.
     """
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tree = parsed_python(text)
+    except ValueError as error:
         raise InputError(str(path), f"the file is not Python ({error}); correct it") from error
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     public = {name: node for name, node in functions.items() if not name.startswith("_")}

@@ -36,6 +36,7 @@ from ringproof.launch.shell.budget import ReadingBudget
 from ringproof.launch.shell.expand import marks
 from ringproof.launch.shell.follow import follow
 from ringproof.launch.shell.parse import whole_number
+from ringproof.parsing import yaml_size
 from ringproof.tables import parsed
 
 SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -334,14 +335,16 @@ def _inherited(
     """
     parents.budget.spend(files=1, characters=len(text))
     try:
+        parents.budget.spend(steps=yaml_size(text))
         data = YAML(typ="safe", pure=True).load(text)
+    except InputError:
+        raise
     except (YAMLError, RecursionError, ValueError) as error:
         raise InputError(
             str(path), f"the file is not YAML ({str(error).splitlines()[0]}); correct it"
         ) from error
     if not isinstance(data, dict):
         raise InputError(str(path), f"the file holds no settings; {REMEDY}")
-    _weigh(data, parents.budget)
     named = data.pop("defaults", None)
     names = named if isinstance(named, list) else [named]
     fields: dict[str, Any] = {}
@@ -358,17 +361,6 @@ def _inherited(
         fields |= more
         missing |= unread
     return {**fields, **dict(_flat(data))}, missing
-
-
-def _weigh(data: object, budget: ReadingBudget) -> None:
-    """Spend a step for each entry: by its anchors, YAML of a few lines can stand for billions."""
-    waiting = [data]
-    while waiting:
-        one = waiting.pop()
-        inside = list(one.values()) if isinstance(one, dict) else one
-        if isinstance(inside, list):
-            budget.spend(steps=len(inside) + 1)
-            waiting += inside
 
 
 def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ringproof.parsing import parsed_python
 from ringproof.upstream.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 ARGUMENTS = "megatron/training/arguments.py"
@@ -38,8 +39,8 @@ class _Source:
     def module(self, path: str) -> ast.Module | None:
         if path not in self._modules:
             try:
-                self._modules[path] = ast.parse(self._tree.read(path))
-            except (FileNotFoundError, UpstreamError, UpstreamUnavailable, SyntaxError, ValueError):
+                self._modules[path] = parsed_python(self._tree.read(path))
+            except (FileNotFoundError, UpstreamError, UpstreamUnavailable, ValueError):
                 self._modules[path] = None
         return self._modules[path]
 

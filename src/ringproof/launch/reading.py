@@ -29,6 +29,7 @@ from ringproof.launch.shell.expand import (
 )
 from ringproof.launch.shell.follow import FollowedScript, ScriptCommand, follow
 from ringproof.launch.shell.parse import whole_number
+from ringproof.parsing import yaml_size
 
 CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
@@ -173,10 +174,14 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     try:
         reader = YAML(typ="safe", pure=True)
         reader.allow_duplicate_keys = True
-        data = _strings(reader.compose(read_text(path)))
-    except YAMLError as problem:
-        text = str(problem).split("\n")[0]
-        raise InputError(str(path), f"the file is not YAML ({text}); correct it") from problem
+        text = read_text(path)
+        yaml_size(text)
+        data = _strings(reader.compose(text))
+    except InputError:
+        raise
+    except (YAMLError, ValueError) as problem:
+        said = str(problem).split("\n")[0]
+        raise InputError(str(path), f"the file is not YAML ({said}); correct it") from problem
     arguments = data.get("MODEL_ARGS") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(arguments, dict):
         remedy = "give a model_config.yaml of upstream's functional tests"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.cards.document import syntax_error
@@ -21,6 +20,7 @@ from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.skill import Skill
 from ringproof.lint.source import DocumentPiece
+from ringproof.parsing import yaml_events
 
 _SHELLS = frozenset(("bash", "sh", "shell", "zsh"))
 _PROMPT = re.compile(r"^\s*\$ ")
@@ -251,7 +251,7 @@ def _json_problem(written: str) -> tuple[int, str] | None:
 def _yaml_problem(text: str) -> tuple[int, str] | None:
     """Line and problem; only parsed, nothing is constructed."""
     try:
-        for _event in YAML(typ="safe", pure=True).parse(text):
+        for _event in yaml_events(text):
             pass
     except (YAMLError, ValueError) as error:
         return syntax_error(error)

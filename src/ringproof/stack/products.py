@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ringproof.errors import InputError, shown
+from ringproof.parsing import parsed_python
 from ringproof.upstream.gitprogram import Git, first_line
 from ringproof.upstream.sources import FORMS, RELEASE, open_tree
 from ringproof.upstream.tree import (
@@ -166,8 +167,8 @@ def _version(files: Sequence[str], tree: UpstreamTree) -> str:
 def _from_package_info(text: str) -> str:
     """The version in a file that assigns ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE``."""
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+        body = parsed_python(text).body
+    except ValueError:
         return ""
     values = {
         node.targets[0].id: node.value.value
