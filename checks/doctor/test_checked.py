@@ -107,6 +107,7 @@ def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
         raise InputError("--upstream", "is not here; fetch it")
 
     monkeypatch.setattr(commands, "_checked", checked_with)
+    monkeypatch.setattr(commands.DoctorCommand, "products", lambda _: ())
     stack = stack_at("main")
     options = commands.DoctorCommand(words=("x",), **options_of(words))
     answer = commands._asked(examine(of_launch(LAUNCH), stack), options)

@@ -53,6 +53,7 @@ class Entry:
         verdict: By line, effects with statements; or what begins with `BEYOND`.
         key: What an expert says about a report; empty where the configuration is not one.
         outcome: What doctor makes of the report, one of `OUTCOMES`.
+        ampere: Whether the GPUs are older than Hopper.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Entry:
     verdict: Mapping[str, str]
     key: str = ""
     outcome: str = ""
+    ampere: bool = False
 
     def settings(self, folder: Path, without: Sequence[str] = ()) -> Settings:
         """Return the settings as doctor reads them.
@@ -79,7 +81,8 @@ class Entry:
             words = Flags(self.words).without(*without).words
             launch = Launch("pretrain_gpt.py", words, self.environment, 1, self.ranks or 1, self.id)
             settings = of_launch(launch)
-            return replace(settings, ranks_per_node=self.node, blackwell=self.blackwell)
+            gpus = {"blackwell": self.blackwell, "ampere": self.ampere}
+            return replace(settings, ranks_per_node=self.node, **gpus)
         return read_settings(self._given(folder), {}, ranks=self.ranks)
 
     def _given(self, folder: Path) -> list[str]:
@@ -144,6 +147,7 @@ def _entry(data: Mapping[str, Any], base: Entry | None) -> Entry:
         verdict=verdict,
         key=data.get("key", ""),
         outcome=data.get("outcome", ""),
+        ampere=data.get("ampere", False),
     )
 
 

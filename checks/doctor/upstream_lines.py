@@ -16,6 +16,7 @@ from ringproof.cards.card import Card
 from ringproof.doctor.lines import Stack, load_cards, stack_named
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.stack.products import BRIDGE, ENGINE
 
 COMMITS = {
     "dev": "d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
@@ -25,6 +26,7 @@ COMMITS = {
     "pr5618": "292388f6e432fe8228a79eeccd86290552f032ea",
     "pr6479": "986bf457874162909e1ee3ef1b59062b97fa44d5",
 }
+PRODUCTS = {"bridge": BRIDGE, "te": ENGINE}
 TRAINED = ("dev", "main", "r0.19", "release")
 """Lines that run on the released Transformer Engine."""
 
@@ -36,10 +38,16 @@ def cards() -> Mapping[str, Card]:
 
 
 def stack_at(key: str) -> Stack:
-    """Return a line of upstream by its name, and lines of other products after a ``+``."""
+    """Return a line of upstream by its name, and lines of other products after a ``+``.
+
+    What stands after a ``+`` may be the version of a product as well: ``main+bridge=0.4.2``.
+    """
     name, *more = key.split("+")
     stack = stack_named(name, cards(), "--line")
-    return replace(stack, lines=stack.lines | frozenset(more))
+    given = dict(part.split("=") for part in more if "=" in part)
+    versions = {PRODUCTS[product]: version for product, version in given.items()}
+    others = frozenset(part for part in more if "=" not in part)
+    return replace(stack, lines=stack.lines | others, versions={**stack.versions, **versions})
 
 
 def upstream_at(stage: SessionServers, line: str) -> Upstream:

@@ -21,7 +21,7 @@ from ringproof.cli.options import (
 )
 from ringproof.cli.output import echo_text, harmless, write_json
 from ringproof.cli.rehearse import assignment, brief, rank_progress, require_packages, set_option
-from ringproof.doctor import checked, rehearsed
+from ringproof.doctor import checked, rehearsed, validated
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import (
     Stack,
@@ -38,7 +38,7 @@ from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.options import option
-from ringproof.stack.products import ENGINE, MEGATRON, Product, find_products
+from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON, Product, find_products
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
 
@@ -67,6 +67,7 @@ class DoctorCommand(SourceOptions):
     sets: tuple[str, ...] = set_option()
     ranks: int | None = option(None, "World size, where the configuration has none.", least=1)
     blackwell: bool = option(False, "The GPUs are Blackwell or newer, not Hopper.")
+    ampere: bool = option(False, "The GPUs are A100s or others before Hopper.")
     fix: bool = option(False, "Print the corrected configuration and nothing else.")
     rehearse: bool = option(
         False,
@@ -88,6 +89,8 @@ class DoctorCommand(SourceOptions):
             raise InputError("--line", "give only one of --upstream, --line and --to")
         if (self.rehearse or self.checks) and not self.upstream:
             raise _no_checkout("--rehearse" if self.rehearse else "--checks")
+        if self.ampere and self.blackwell:
+            raise InputError("--ampere", "--ampere and --blackwell exclude each other; give one")
         if self.checks and self.quick:
             raise InputError("--quick", "--quick and --checks exclude each other; give one")
         if self.rehearse and self.fix:
@@ -115,8 +118,9 @@ def doctor(options: DoctorCommand) -> None:
     """
     values = dict(assignment(entry) for entry in options.sets)
     settings = read_settings(
-        options.words, values, ranks=options.ranks, blackwell=options.blackwell
-    )
+        options.words, values, ranks=options.ranks, blackwell=options.blackwell,
+        ampere=options.ampere,
+    )  # fmt: skip
     stacks = _stacks(load_cards(options.folder), options)
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]
@@ -159,9 +163,14 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
     if options.checks:
         return _checked(examination, options)
     left = options.quick or options.rehearse or options.fix or not options.upstream
-    if left or examination.facts.program != "megatron" or not examination.settings.script:
+    settings = examination.settings
+    known = settings.script if settings.program == "megatron" else settings.program == "bridge"
+    if left or not known:
         return None
     try:
+        repos = {product.repo for _, product in options.products()}
+        if settings.program == "bridge" and BRIDGE not in repos:
+            return None
         return _checked(examination, options, checked.QUICK_SECONDS)
     except InputError as error:
         return checked.Checked("", None, why_not=str(error))
@@ -178,8 +187,11 @@ def _checked(
     Raises:
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
     """
+    products = options.products()
+    given = {product.repo: name for name, product in products}
+    if examination.settings.program == "bridge" and BRIDGE in given:
+        return _validated(examination.settings, products, options, limit)
     launch = checked.launch_to_check(examination)
-    given = {product.repo: name for name, product in options.products()}
     if MEGATRON not in given:
         raise _no_checkout("--checks")
     require_packages("doctor --checks")
@@ -187,6 +199,29 @@ def _checked(
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
         return checked.ask(
             launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
+            offline=options.offline or limit is not None, limit=limit,
+            progress=lambda phase, line: progress(phase, brief(line)),
+        )  # fmt: skip
+
+
+def _validated(
+    settings: Settings, products: Sequence[tuple[str, Product]], options: DoctorCommand,
+    limit: float | None,
+) -> checked.Checked:  # fmt: skip
+    """Let Megatron-Bridge validate a configuration that names one of its recipes.
+
+    Raises:
+        InputError: It names none, a package is missing, or an upstream cannot be opened.
+    """
+    asked = validated.request_of(settings)
+    require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
+    given = {product.repo: name for name, product in products}
+    version = next(product.version for _, product in products if product.repo == BRIDGE)
+    megatron = given.get(MEGATRON) or validated.core_of(version)
+    with rank_progress(HarmlessConsole(stderr=True)) as progress:
+        return validated.ask(
+            asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads,
+            folder=Path("build/rehearsal") / f"checks-{asked['recipe']}",
             offline=options.offline or limit is not None, limit=limit,
             progress=lambda phase, line: progress(phase, brief(line)),
         )  # fmt: skip

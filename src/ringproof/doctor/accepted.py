@@ -25,6 +25,10 @@ LONG = 32_768
 """Tokens from which on a dense mask of a sample has a gigabyte."""
 
 
+def _packs_on_ampere(facts: Facts) -> object:
+    return facts.ampere and facts.dynamic and "Dynamic CP before Hopper, where no kernel packs"
+
+
 # -- hierarchical CP ------------------------------------------------------------------------------
 
 
@@ -254,6 +258,8 @@ ACCEPTED: tuple[Rule, ...] = (
     Rule(HCP + "config-accepts-anything", Effect.FAILS, _misspelt,
          message="Unsupported communication type",
          remedy="write p2p, a2a, all_gather or a2a+p2p"),
+    Rule(DCP + "flash-ruled-out", Effect.FAILS, _packs_on_ampere, lines=NEW, message=NO_BACKEND,
+         remedy="train with static CP and padded sequences, or on Hopper or newer"),
     Rule(HCP + "no-window-bias-sink", Effect.FAILS, lambda facts: _unsupported(facts, "a2a+p2p"),
          message=NO_BACKEND, remedy=_advised, repair=_outside_ring),
     Rule(LAUNCH + "window-of-a-ring", Effect.FAILS,

@@ -52,7 +52,8 @@ OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 SWIFT = frozenset(product(("swift", "megatron"), ("sft", "pt", "rlhf")))
 """How commands of ms-swift begin."""
 BLACKWELL = re.compile(r"(?<![a-z0-9])g?b[23]00(?![a-z0-9])", re.IGNORECASE)
-"""GPUs of Blackwell in the name of a file or of its folder."""
+AMPERE = re.compile(r"(?<![a-z0-9])a[18]00(?![a-z0-9])", re.IGNORECASE)
+"""GPUs of Blackwell, and those before Hopper, in the name of a file or of its folder."""
 ENOUGH = 2
 """Overrides that make a command one of a program that takes them."""
 
@@ -63,6 +64,7 @@ def read_settings(
     *,
     ranks: int | None = None,
     blackwell: bool = False,
+    ampere: bool = False,
 ) -> Settings:
     """Return the settings of a file, of overrides, or of a command.
 
@@ -71,6 +73,7 @@ def read_settings(
         sets: Variables of a script by name.
         ranks: World size, where the configuration does not say it.
         blackwell: Whether the GPUs are Blackwell or newer.
+        ampere: Whether they are older than Hopper.
 
     Raises:
         InputError: It cannot be read, or holds no settings.
@@ -91,10 +94,13 @@ def read_settings(
     if ranks is not None:
         settings = replace(settings, ranks=ranks)
     named = rest[0] if len(rest) == 1 else ""
-    if not blackwell and BLACKWELL.search("/".join(Path(named).parts[-2:])):
-        note = "the GPUs are taken for Blackwell, which the name of the file says"
-        return replace(settings, blackwell=True, notes=(*settings.notes, note))
-    return replace(settings, blackwell=blackwell)
+    place = "/".join(Path(named).parts[-2:])
+    newer, older = BLACKWELL.search(place), AMPERE.search(place)
+    if not blackwell and not ampere and (newer or older):
+        note = f"the GPUs are taken for {'Blackwell' if newer else 'Ampere'}, as the file is named"
+        settings = replace(settings, notes=(*settings.notes, note))
+        blackwell, ampere = bool(newer), not newer
+    return replace(settings, blackwell=blackwell, ampere=ampere)
 
 
 # -- launches -------------------------------------------------------------------------------------

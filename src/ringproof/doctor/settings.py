@@ -94,6 +94,7 @@ class Settings:
         notes: What was not read, and why.
         blackwell: Whether the GPUs are Blackwell or newer, from which some of upstream's checks
             hold no longer.
+        ampere: Whether the GPUs are older than Hopper, for which cuDNN takes no packed input.
         script: Path of the program, as written; empty if the configuration names none.
     """
 
@@ -107,6 +108,7 @@ class Settings:
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)
     blackwell: bool = False
+    ampere: bool = False
     script: str = ""
     fields: Mapping[str, str] = field(default_factory=dict, repr=False)
 

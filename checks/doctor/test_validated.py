@@ -1,0 +1,87 @@
+"""``ringproof doctor`` lets Megatron-Bridge build a recipe and validate it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ringproof.doctor import validated
+from ringproof.doctor.reading import read_settings
+from ringproof.errors import InputError
+from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.upstream.sources import open_tree
+
+RECIPE = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_sft_config"
+TWO = "model.context_parallel_size=2 train.train_iters=10"
+ASKED = {"recipe": "x", "overrides": [], "model": {}, "world": 0}
+
+
+def test_what_is_asked_of_bridge():
+    settings = read_settings(f"{RECIPE} {TWO} model.cp_comm_type=None".split(), {})
+    assert validated.request_of(settings) == {
+        "recipe": "qwen3_8b_sft_config",
+        "overrides": [*TWO.split(), "model.cp_comm_type=null"],
+        "model": {"num_attention_heads": 32, "num_query_groups": 8},
+        "world": 8,
+    }
+
+
+def test_a_recipe_and_a_known_release_are_needed():
+    with pytest.raises(InputError, match="names no recipe"):
+        validated.request_of(read_settings(TWO.split(), {}))
+    assert validated.core_of("0.6.2") == "pip:megatron-core==0.19.2"
+    with pytest.raises(InputError, match="'9\\.0\\.1' is not known"):
+        validated.core_of("9.0.1")
+
+
+@pytest.mark.parametrize(
+    ("failure", "accepted"),
+    [
+        (None, True),
+        (Failure("raised", 0, "AssertionError: no", "megatron/bridge/training/config.py:3"), False),
+        (Failure("raised", 0, "LookupError: no recipe", "ringproof/x.py:3"), None),
+        (Failure("raised", 0, "ValueError: 5040 layers", "megatron/core/a.py:3"), None),
+        (Failure("raised", 0, "ImportError: x", "megatron/core/a.py:3"), None),
+        (Failure("timeout", -1, "ended"), None),
+    ],
+)
+def test_a_refusal_is_what_bridge_raises_about_what_it_was_given(monkeypatch, failure, accepted):
+    validating = importlib.import_module("ringproof.rehearsal.runs.validating")
+    monkeypatch.setattr(
+        validating, "validate", lambda *_, **__: validating.BesideBridge("bridge", failure)
+    )
+    given = {"cache": Path(), "folder": Path(), "offline": True, "progress": print}
+    answer = validated.ask(ASKED, "bridge", "core", None, **given, limit=10.0)
+    assert answer.accepted is accepted
+    assert bool(answer.why_not) is (failure is not None and failure.kind == "timeout")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.3.1", "0.5.1"])
+def test_bridge_refuses_a_mean_loss_under_cp(stage: SessionServers, tmp_path, release):
+    missing = [name for name in validated.PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"Megatron-Bridge needs {', '.join(missing)}")
+    bridge, megatron = f"pip:megatron-bridge=={release}", validated.core_of(release)
+    for spec in (bridge, megatron):
+        try:
+            open_tree(spec, cache=stage.cache, offline=True)
+        except InputError as error:
+            pytest.skip(str(error))
+    given = {"cache": stage.cache, "offline": True, "progress": lambda *_: None}
+    loss = "model.calculate_per_token_loss=true ddp.average_in_collective=false"
+    answers = {
+        words: validated.ask(
+            validated.request_of(read_settings(f"{RECIPE} {words}".split(), {})),
+            bridge, megatron, None, folder=tmp_path / str(index), **given,
+        )
+        for index, words in enumerate((TWO, f"{TWO} {loss}"))
+    }  # fmt: skip
+    refused, accepted = answers.values()
+    assert refused.accepted is False, refused
+    assert "calculate_per_token_loss must be True" in refused.message
+    assert refused.place.startswith("megatron/bridge/training/config.py")
+    assert accepted.accepted, accepted

@@ -1,0 +1,104 @@
+"""What Megatron-Bridge itself says about a configuration: its recipe is built, and validated.
+
+Recipe, overrides and checks are Bridge's own code. Nothing of a hub is read, see
+`ringproof.rehearsal.rank.recipes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.doctor.checked import MISSING, Checked
+from ringproof.doctor.forms import BRIDGE
+from ringproof.doctor.models import settings_of_model
+from ringproof.doctor.settings import NOTHING, Settings
+from ringproof.errors import InputError, shown
+
+CORES: Mapping[str, str] = MappingProxyType(
+    {"0.3": "0.16.1", "0.4": "0.17.1", "0.5": "0.18.2", "0.6": "0.19.2"}
+)
+"""By release of Megatron-Bridge, the Megatron-Core of its time."""
+FUNCTION = "ringproof.rehearsal.rank.recipes:validated"
+SECONDS = 120.0
+PACKAGES = ("torch", "transformers", "hydra", "modelopt", "datasets")
+"""What Bridge imports."""
+
+
+def request_of(settings: Settings) -> dict[str, Any]:
+    """Return what is asked of Bridge, see `ringproof.rehearsal.rank.recipes`.
+
+    Raises:
+        InputError: The configuration names no recipe.
+    """
+    recipe = settings.entry("recipe").rpartition(".")[2]
+    if not re.fullmatch(r"[A-Za-z_]\w*", recipe):
+        sentence = "names no recipe of Megatron-Bridge that could be built; give --recipe NAME"
+        raise InputError("the configuration", f"the configuration {sentence}")
+    words = [word for name, value in settings.fields.items() if (word := _override(name, value))]
+    brought = settings_of_model(recipe)
+    heads = {name: int(brought[name]) for name in ("num_attention_heads", "num_query_groups")
+             if name in brought}  # fmt: skip
+    softmax = {"softmax_type": brought["softmax_type"]} if "softmax_type" in brought else {}
+    model = {**heads, **softmax}
+    return {"recipe": recipe, "overrides": words, "model": model, "world": settings.ranks or 0}
+
+
+def _override(name: str, value: str) -> str:
+    """A field as an override of hydra; empty for one that is not of a section of Bridge."""
+    parts = name.split(".")
+    if parts[0] not in BRIDGE:
+        parts = parts[1:]  # the variable of a recipe, such as cfg
+    if len(parts) < 2 or parts[0] not in BRIDGE:
+        return ""
+    return f"{'.'.join(parts)}={'null' if value in NOTHING else value}"
+
+
+def core_of(version: str) -> str:
+    """Return the Megatron-Core that a release of Bridge is validated on.
+
+    Raises:
+        InputError: It is not known.
+    """
+    release = ".".join(version.split(".")[:2])
+    if release not in CORES:
+        sentence = f"the Megatron-LM of Bridge {shown(version)} is not known; name it as well"
+        raise InputError("--upstream", sentence)
+    return f"pip:megatron-core=={CORES[release]}"
+
+
+def ask(
+    asked: Mapping[str, Any], bridge: str, megatron: str, engine: str | None, *, cache: Path,
+    folder: Path, offline: bool, progress: Callable[[str, str], None], limit: float | None = None,
+) -> Checked:  # fmt: skip
+    """Let Bridge validate a configuration.
+
+    Args:
+        asked: See `request_of`.
+        bridge: Megatron-Bridge, as `open_product` takes it; ``megatron`` and ``engine`` likewise.
+        folder: Where logs are written.
+        limit: Longest time of everything, in seconds.
+
+    Raises:
+        InputError: An upstream cannot be opened.
+    """
+    from ringproof.rehearsal.runs.validating import validate
+
+    outcome = validate(
+        FUNCTION, dict(asked), bridge, megatron, engine, cache=cache, folder=folder,
+        offline=offline, progress=progress, seconds=limit or SECONDS,
+    )  # fmt: skip
+    name, failure = outcome.name, outcome.failure
+    if failure is None:
+        return Checked(name, True)
+    if failure.kind == "timeout" and limit is not None:
+        why = f"they take longer than {limit:g} s here; --checks waits for them"
+        return Checked(name, None, why_not=why)
+    invented = "5040" in failure.message  # sizes of the model that stands in for one of a hub
+    raised = failure.kind == "raised" and failure.place.startswith("megatron/")
+    unsure = not raised or invented or failure.symbol or MISSING.search(failure.message)
+    accepted = None if unsure else False
+    return Checked(name, accepted, failure.message, failure.place, failure.symbol)
