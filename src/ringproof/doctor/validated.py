@@ -23,7 +23,7 @@ CORES: Mapping[str, str] = MappingProxyType(
 )
 """By release of Megatron-Bridge, the Megatron-Core of its time."""
 FUNCTION = "ringproof.rehearsal.rank.recipes:validated"
-SECONDS = 120.0
+SECONDS = 300.0
 PACKAGES = ("torch", "transformers", "hydra", "modelopt", "datasets")
 """What Bridge imports."""
 
