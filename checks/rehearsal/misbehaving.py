@@ -101,6 +101,19 @@ def start_a_child(_: Any) -> int:
     return child
 
 
+def replace_reports(kind: str) -> None:
+    """Ranks end as if all were well, with reports that upstream's code wrote."""
+    rank = dist.get_rank()
+    report = Path("/proc/self/fd/1").readlink().with_suffix(".json")
+    if kind == "pipe":
+        os.mkfifo(report)
+    else:
+        other = f'{{"rank": {1 - rank}, "error": null}}'
+        texts = {"empty": "", "deep": "[" * 100_000, "number": "3", "other rank": other}
+        report.write_text(texts[kind])
+    os._exit(0)
+
+
 def call_missing(name: str) -> None:
     """Call a symbol of the extension that no stand-in implements."""
     import transformer_engine_torch

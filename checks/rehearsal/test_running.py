@@ -63,6 +63,13 @@ def test_what_a_rank_started_ends_with_it(stage: SessionServers) -> None:
     assert left == []
 
 
+@pytest.mark.parametrize("kind", ["empty", "deep", "number", "pipe", "other rank"])
+def test_a_report_that_is_not_one_is_no_evidence(stage: SessionServers, kind: str) -> None:
+    found = failure(stage, "replace_reports", kind)
+    assert (found.kind, found.rank) == ("died", 0)
+    assert "without a report that can be read" in found.message
+
+
 def runs(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)

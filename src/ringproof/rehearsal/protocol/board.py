@@ -28,8 +28,11 @@ class Board:
 def read(path: Path) -> tuple[int, str]:
     """Return the number of changes so far, and what the rank waits for (empty: nothing)."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+        if not path.is_file():
+            return 0, ""
+        with path.open("rb") as stream:
+            data = stream.read(COUNTER_BYTES + TEXT_BYTES)
+    except OSError:
         return 0, ""
     text = data[COUNTER_BYTES:].rstrip(b"\0").decode(errors="replace")
     return int.from_bytes(data[:COUNTER_BYTES], "little"), text

@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -105,9 +106,14 @@ class Server(contextlib.ExitStack):
                 raise UpstreamFails(Failure("timeout", -1, message))
             return self._connection.recv()
         except (EOFError, OSError):
-            message = f"ServerDied: the importing process ended with {self._process.wait()}"
+            message = f"ServerDied: {self._ended()}"
             last = tail(self._log) if self._log else ""
             raise UpstreamFails(Failure("import", -1, message, traceback=last)) from None
+
+    def _ended(self) -> str:
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"the process that imports upstream and starts ranks was ended by {how}"
 
     def run(
         self,

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 from pydantic import TypeAdapter
 
+from ringproof.files import read_bounded
 from ringproof.rehearsal.protocol import board
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import Failure, RankReport
@@ -26,6 +27,7 @@ SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has faile
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
 TAIL_BYTES = 20_000
+MOST_REPORT_BYTES = 200_000_000
 GIB = 1 << 30
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 NOT_FINITE = re.compile(
@@ -126,7 +128,7 @@ class RunWatch:
         rank = next((rank for rank in self._pids if rank not in reported), None)
         if rank is None:
             return None
-        message = "ended with exit code 0 and without a report, so that nothing is known of it"
+        message = "ended with exit code 0 and without a report that can be read"
         return Failure("died", rank, message)
 
     def _first(self, failure: Failure | None) -> Failure | None:
@@ -153,8 +155,14 @@ class RunWatch:
         return {rank: self._upstream.relative(text) for rank, text in texts.items() if text}
 
     def _report(self, rank: int) -> RankReport | None:
+        """Read the report of a rank, which upstream's code may have written or changed."""
         path = self._folder / f"rank-{rank}.json"
-        return REPORT.validate_python(json.loads(path.read_text())) if path.is_file() else None
+        try:
+            text = read_bounded(path, MOST_REPORT_BYTES) if path.is_file() else b""
+            report = REPORT.validate_python(json.loads(text))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return report if report.rank == rank else None
 
     def end_all(self) -> None:
         """Kill what still runs; a rank leads a process group, so that its children end, too."""
@@ -185,6 +193,8 @@ def _usage(pid: int) -> tuple[float, bool, int]:
 def tail(path: Path) -> str:
     """Return the last bytes of a log as text; empty where it cannot be read."""
     try:
+        if not path.is_file():
+            return ""
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
             return stream.read().decode(errors="replace")
