@@ -201,6 +201,30 @@ def test_wrong_data_are_no_fault_of_a_module() -> None:
     assert culprit(run((0, swap), (0, add("embedded", 0.5)))).phase == "data"
 
 
+def rolled(record: RunTrace, by: int) -> RunTrace:
+    """Give the embedding of each rank tokens of its own, moved by some rows."""
+    ranks = []
+    for one in record.ranks:
+        tokens = one.values(one.trace.tensors[0].value)
+        moved = np.ascontiguousarray(np.roll(tokens, by, axis=1))
+        stored = TracedTensor(Values(len(one.data), moved.shape, moved.dtype.str))
+        calls = list(one.trace.calls)
+        calls[1] = replace(calls[1], inputs={"input_ids": len(TENSORS)})
+        trace = replace(one.trace, tensors=(*one.trace.tensors, stored), calls=tuple(calls))
+        ranks.append(RankRecord(trace, np.concatenate([one.data, moved.view(np.uint8)[0]])))
+    return RunTrace(tuple(ranks))
+
+
+@pytest.mark.parametrize("by", [0, 1])
+def test_tokens_that_the_model_itself_moves_are_compared(by: int) -> None:
+    """An embedding that looks up wrong tokens rightly is not to blame."""
+    references = (rolled(one_rank(off), 0) for off in (0.0, 1e-15))
+    wrong = run((0, add("embedded", 0.5)) if by else (0, times("embedded", 1)))
+    one = located(rolled(wrong, by), *references, (1,)).culprit
+    assert (one is None) is (by == 0)
+    assert one is None or one.tensor == "input input_ids, which the forward of the model computed"
+
+
 def test_rows_in_no_known_layout_are_not_located() -> None:
     def other(values: dict[str, Array]) -> None:
         values["tokens"] = values["tokens"] + 1

@@ -7,7 +7,7 @@ when its weights are disturbed by one unit in the last place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,8 +26,6 @@ FACTOR = 60.0  # runs that agree reached 12
 FLOOR = 16.0  # units in the last place that any tensor may differ by
 EXPERTS = ".experts."
 """Part of the names of experts, which get rows in an order of their own."""
-BATCH = frozenset(("input_ids", "position_ids", "labels", "loss_mask"))
-"""Inputs of the model that are compared although they hold no real numbers."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +120,8 @@ class TraceComparison:
             return "belongs to a microbatch of unknown tokens"
         mine = rank.values(stored)
         kind = _kind(stored, rows, rank)
+        if np.dtype(stored.dtype).kind != "f" and kind is not None and kind.axis != 1:
+            return "holds no real numbers"
         if kind is None:
             return f"has a shape of unknown rows, {list(stored.shape)}"
         whole = self._whole(self.runs.reference, port, (tensor, data, stage), kind)
@@ -261,11 +261,9 @@ def _kind(stored: Values, rows: Rows, rank: RankRecord) -> _Kind | None:
 def ports(rank: RankRecord, key: CallKey, side: str, *, backward: bool) -> Iterator[Port]:
     """Yield the tensors of one side of a call that are compared."""
     call = rank.calls[key]
-    names: Callable[[str], bool] = (
-        (lambda name: True) if key[3] else (lambda name: side == "outputs" or name in BATCH)
-    )
     for name, index in getattr(call, side).items():
-        real = np.dtype(rank.trace.tensors[index].value.dtype).kind == "f"
-        whole = not key[3] and side == "inputs" and name in BATCH
-        if names(name) and (real or whole):
+        stored = rank.trace.tensors[index].value
+        # Numbers of tokens and positions [b, s], which code of upstream can have changed.
+        whole = len(stored.shape) == 2 and side == "inputs" and not backward
+        if np.dtype(stored.dtype).kind == "f" or whole:
             yield Port(key, side, name, backward)
