@@ -114,6 +114,11 @@ def replace_reports(kind: str) -> None:
     os._exit(0)
 
 
+def import_mine(_: Any) -> None:
+    """Import a module of a folder of the user."""
+    importlib.import_module("mine")
+
+
 def call_missing(name: str) -> None:
     """Call a symbol of the extension that no stand-in implements."""
     import transformer_engine_torch

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs import watch
+from ringproof.rehearsal.runs.upstreams import is_unpacked
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import headline_of
 
@@ -68,6 +70,18 @@ def test_a_report_that_is_not_one_is_no_evidence(stage: SessionServers, kind: st
     found = failure(stage, "replace_reports", kind)
     assert (found.kind, found.rank) == ("died", 0)
     assert "without a report that can be read" in found.message
+
+
+def test_no_bytecode_is_written_into_a_folder_of_the_user(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    """A folder that this package unpacked gets it, which saves seconds."""
+    assert all(map(is_unpacked, stage.upstream().roots))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text("pass\n")
+    upstream = replace(stage.upstream(), extra=(tmp_path / "own",))
+    stage.call(f"{MODULE}:import_mine", 1, upstream=upstream)
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["mine.py"]
 
 
 def runs(pid: int) -> bool:

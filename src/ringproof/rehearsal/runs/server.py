@@ -24,6 +24,7 @@ from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.upstreams import is_unpacked
 from ringproof.rehearsal.runs.watch import Progress, RunWatch, tail
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
 
@@ -39,6 +40,8 @@ ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
 class Server(contextlib.ExitStack):
     """An interpreter that has imported an upstream and forks ranks; a context manager.
+
+    It writes no bytecode where a folder of upstream is the user's own.
 
     Args:
         script: Script whose imports are made before the first fork; empty for none.
@@ -71,6 +74,8 @@ class Server(contextlib.ExitStack):
             "GLOO_SOCKET_IFNAME": "lo",
             **(environment or {}),
         }
+        if not all(map(is_unpacked, upstream.roots)):
+            self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._log, self._full_size = log, full_size
 
     def __enter__(self) -> Server:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -223,6 +224,13 @@ def _newest_engine(cache: Path, offline: bool) -> Path:
         )
         raise InputError("--te", sentence)
     return examined(kept[-1]).path
+
+
+def is_unpacked(folder: Path) -> bool:
+    """Whether `unpacked` made a folder, or one above it; any other is the user's own."""
+    made = re.compile(r"[0-9a-f]{20}")
+    lineage = (folder, *folder.parents)
+    return any(made.fullmatch(one.name) and one.parent.name == "trees" for one in lineage)
 
 
 def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
