@@ -92,7 +92,7 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
     sources = {proof.file: digests[proof.id] for proof in tests}
-    known = run_facts(environment, request.upstreams)
+    known = run_facts(environment, request.upstreams, request.root)
     before = taken_over(request.out, known, sources) if request.resume else ()
     if request.resume:
         notice(f"taken over from the run before: {len(test_ids(before))} tests")
