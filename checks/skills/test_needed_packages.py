@@ -50,10 +50,9 @@ def test_without_apex_upstream_refuses_what_was_named(
 def test_state_space_kernels_are_named_when_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     provided: dict[str, Any] = {}
     monkeypatch.setattr(state_space, "provide", lambda name, **members: provided.update(members))
-    for scan in ("mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"):
-        monkeypatch.setattr(state_space, scan, named(scan))
+    scans = ("mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined")
     used = set[str]()
-    state_space.install(used)
+    state_space.install(used, {**state_space.COMPUTING, **{scan: named(scan) for scan in scans}})
     assert used == set()
     provided["causal_conv1d_fn"](torch.ones(1, 2, 3), torch.ones(2, 2))
     assert used == {"causal-conv1d"}
