@@ -17,7 +17,7 @@ root = pathlib.Path(sys.argv[2])
 sys.path[:0] = [sys.argv[1], str(root)]
 for path in sorted((root / "ringproof").rglob("*.py")):
     name = ".".join(path.relative_to(root).with_suffix("").parts)
-    if ".reference." in name or name.endswith(("__main__", ".worker", ".recorder")):
+    if ".reference." in name or name.endswith(("__main__", ".worker", ".recorder", ".planting")):
         continue
     if ".rehearsal." in name:  # behind `rehearse` and `conform`, which ask for the extra
         continue

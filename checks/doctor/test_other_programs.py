@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from checks.doctor.test_corpus import found
@@ -225,7 +227,7 @@ def test_many_files_and_fields_of_a_few_lines_are_bounded(tmp_path):
             items = [f"k{i}: *a{at - 1}" if "{" in inner else f"*a{at - 1}" for i in range(10)]
             whole = ", ".join(items)
             lines.append(f"a{at}: &a{at} " + ("{%s}" if "{{" in inner else "[%s]") % whole)
-        with pytest.raises(InputError, match=r"more than 100,000 steps"):
+        with pytest.raises(InputError, match=r"more than (100,000 steps|1,000,000 values)"):
             read(tmp_path / "laugh.yaml", "\n".join(lines) + f"\n{policy}")
 
 
@@ -279,3 +281,13 @@ def test_commands_of_ms_swift_and_llama_factory(tmp_path):
     assert "context_parallel_size is not known" in read(tmp_path / "run.sh", script).notes[-1]
     with pytest.raises(InputError, match="is read from its YAML file"):
         read(tmp_path / "run.sh", "llamafactory-cli train sft.yaml\n")
+
+
+def test_slime_without_ray_has_the_ranks_of_its_actors():
+    command = "python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --num-layers 4"
+    words = shlex.split(command)
+    settings = read_settings([*words, "--context-parallel-size", "2"], {})
+    assert (settings.ranks, settings.ranks_per_node) == (16, 8)
+    assert settings.environment is None
+    unknown = read_settings([*words, "--actor-num-gpus-per-node", "many"], {})
+    assert unknown.ranks is None

@@ -57,6 +57,12 @@ def test_other_sources_run_again(stopped: Miniature) -> None:
     assert ran_since(stopped) == ["b", "c"]
 
 
+def test_other_files_that_tests_may_read_run_all_again(stopped: Miniature) -> None:
+    stopped.file("skills/demo/pin.txt", "0.19")
+    stopped.verdicts("--resume")
+    assert ran_since(stopped) == ["a", "b", "c"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),

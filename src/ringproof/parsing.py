@@ -44,7 +44,8 @@ def yaml_events(text: str) -> Iterator[Event]:
     """Yield the events of a YAML file; nothing is constructed.
 
     Raises:
-        ValueError: It is not YAML, or nested too deeply.
+        YAMLError: It is not YAML.
+        ValueError: It is nested too deeply.
     """
     depth = 0
     for event in YAML(typ="safe", pure=True).parse(text):

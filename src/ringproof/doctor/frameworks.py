@@ -241,7 +241,8 @@ def _titan_refuses(facts: Facts) -> object:
 
 
 def _titan_split(facts: Facts) -> object:
-    return facts.cp > 1 and facts.tp > 1 and f"TP {facts.tp} with CP {facts.cp}"
+    concerned = re.search(r"qwen3|^$", _titan_model(facts))
+    return concerned and facts.cp > 1 and facts.tp > 1 and f"TP {facts.tp} with CP {facts.cp}"
 
 
 def _blocks_of_32(facts: Facts) -> object:

@@ -113,7 +113,7 @@ def of_launch(launch: Launch) -> Settings:
     notes = launch.notes
     if names.keys().isdisjoint(SIZES):
         notes += (f"{launch.script} gets none of Megatron-LM's sizes: its own were not examined",)
-    return Settings(
+    settings = Settings(
         values={key: flags.get(name) or () for key, name in names.items()},
         names=names,
         program="megatron",
@@ -124,6 +124,23 @@ def of_launch(launch: Launch) -> Settings:
         notes=notes,
         arguments=launch.arguments,
         script=launch.script,
+    )
+    return _actors(settings, flags) if "--actor-num-gpus-per-node" in names.values() else settings
+
+
+def _actors(settings: Settings, flags: Flags) -> Settings:
+    """Take the ranks from the options of slime, whose program is started on one process.
+
+    Its actors have an environment of their own, so that of this process says nothing.
+    """
+    nodes = whole_number(flags.one("--actor-num-nodes") or "1") or 0
+    each = whole_number(flags.one("--actor-num-gpus-per-node") or "") or 0
+    known = nodes * each > 0
+    return replace(
+        settings,
+        ranks=nodes * each if known else None,
+        ranks_per_node=each if known else None,
+        environment=settings.environment or None,
     )
 
 

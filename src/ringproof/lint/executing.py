@@ -24,8 +24,10 @@ _SHELL = (
 _PROGRAMS = r"(?:python[\d.]*|perl|ruby|node|php)"
 _INTERPRETER = rf"{_FOLDERS}{_PROGRAMS}\s*(?:-(?=\s|$)|$|[;&|)\"'`])"
 _PREFIX = (
-    rf"(?:{_FOLDERS}(?:sudo|doas|env|exec|command|nohup)\s+(?:-\S+\s+|\w+=\S*\s+)*|\w+=\S*\s+)*"
+    rf"(?:{_FOLDERS}(?:sudo|doas|env|exec|command|nohup)\s+(?:-\S+\s+){{0,20}}"
+    r"|\w+=\S*\s+){0,20}"
 )
+"""Assignments stand in one place only: in two, a text can be read in 2^n ways."""
 _REST = r"(?:\\\n|[^\n]){0,400}?"
 _PIPE = (
     rf"(?<!\|)\|(?!\|)&?\s*(?:\\\n\s*)?{_PREFIX}(?:{_SHELL}|{_INTERPRETER}"

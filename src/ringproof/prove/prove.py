@@ -91,7 +91,7 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     anchors = _prove_anchors(request, cards, console)
     jobs = request.jobs or environment.processes
     sources = {proof.file: digests[proof.id] for proof in tests}
-    known = run_facts(environment, request.upstreams)
+    known = run_facts(environment, request.upstreams, request.root)
     before = taken_over(request.out, known, sources) if request.resume else ()
     if request.resume:
         notice(f"taken over from the run before: {len(test_ids(before))} tests")

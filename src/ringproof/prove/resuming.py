@@ -1,13 +1,16 @@
 """What a run of proofs takes over from the one before it in the same folder.
 
 A whole run takes tens of minutes, and one that was interrupted, or in which one test has to be
-mended, need not begin again. A test is taken over if it passed and nothing has changed on which it
-depends: the sources in the closure of its file (`closure`), Python, torch, the class of the
-environment, and what the user names as upstreams. The facts of a run lie beside its events.
+mended, need not begin again. A test is taken over if it passed and these are the same: the sources
+in the closure of its file (`closure`), the files beside the tests and skills that are not Python,
+the packages that are installed, Python, the class of the environment, and what the user names as
+upstreams. What else a test reads is not known. The facts of a run lie beside its events.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +20,33 @@ from ringproof.files import write_atomically
 from ringproof.prove.environment import Environment
 
 FACTS = "facts.json"
+_DATA = ("skills", "cards", "checks", "smoke")
 
 
-def run_facts(environment: Environment, upstreams: Mapping[str, str]) -> dict[str, Any]:
-    """Return on what all tests of a run depend, apart from their sources."""
+def run_facts(environment: Environment, upstreams: Mapping[str, str], root: Path) -> dict[str, Any]:
+    """Return on what all tests of a run depend, apart from their sources.
+
+    Args:
+        root: The repository's root.
+    """
+    installed = {f"{one.name}=={one.version}" for one in importlib.metadata.distributions()}
     return {
         "environment": [environment.name, environment.python, environment.torch],
+        "packages": hashlib.sha256("\n".join(sorted(installed)).encode()).hexdigest(),
+        "data": _data_digest(root),
         "upstreams": dict(upstreams),
     }
+
+
+def _data_digest(root: Path) -> str:
+    """Return the SHA-256 over names and contents of what tests may read, Python's files apart."""
+    total = hashlib.sha256()
+    for folder in _DATA:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".py", ".pyc"):
+                name = path.relative_to(root).as_posix()
+                total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def taken_over(

@@ -15,6 +15,9 @@ from ringproof.upstream.releases import Release
 from ringproof.upstream.sources import UpstreamChoice
 from ringproof.upstream.tree import UpstreamTree, UpstreamUnavailable
 
+EDITS_OPTION = "--ringproof-edits"
+"""How `refute` hands edits to the plugin `planting`, which alone imports pytest."""
+
 
 class EditError(Exception):
     """An edit cannot be applied."""

@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 
 from ringproof.cards.proof import covers
-from ringproof.refuting.editing import tree_key
+from ringproof.refuting.editing import EDITS_OPTION, tree_key
 from ringproof.upstream.git import GitTree
 from ringproof.upstream.tree import UpstreamTree, WheelTree
-
-EDITS_OPTION = "--ringproof-edits"
-"""How `refute` hands edits to pytest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,13 +30,13 @@ from ringproof.prove.results import ProofState
 from ringproof.prove.suite import ProveRequest, SuiteResult, ending, supervised
 from ringproof.prove.touches import Evidence
 from ringproof.refuting.editing import (
+    EDITS_OPTION,
     EditedFiles,
     EditError,
     UpstreamFiles,
     write_overlay,
 )
 from ringproof.refuting.outcomes import Fate, Refuted, proof_sources
-from ringproof.refuting.planting import EDITS_OPTION
 from ringproof.refuting.refutations import (
     Excuse,
     Refutations,
