@@ -5,7 +5,7 @@ This program runs the same launches at full size on a CPU and compares. The reco
 upstream's measurements; of its texts nothing is kept. The tests are run in a random order that is
 always the same, so that those that were run in a limited time are a sample.
 
-    python -m benchmarks.rehearsal.memory --upstream git:PATH@REF --json FILE
+    python -m benchmarks.rehearsal.memory --upstream git:PATH@REF --commit SHA --json FILE
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.upstreams import open_megatron
 
 TESTS = Path("tests/functional_tests/test_cases")
+REPOSITORY = "NVIDIA/Megatron-LM"
 RECORD = "golden_values_dev_dgx_h100.json"
 KINDS = ("gpt", "moe", "hybrid")
 PEAK, STEADY = "mem-max-allocated-bytes", "mem-allocated-bytes"
@@ -189,10 +190,28 @@ class Measuring:
         return self._fittings[launch.script]
 
 
+def begun(path: Path, commit: str, engine: str) -> dict[str, Any]:
+    """Return a record without rows, or the one that is in a file and goes on.
+
+    Raises:
+        InputError: The file has rows of another commit or Transformer Engine.
+    """
+    head = {
+        "repository": REPOSITORY, "commit": commit, "folder": TESTS.as_posix(),
+        "transformer_engine": engine, "recorded": RECORD, "summary": {}, "rows": {},
+    }  # fmt: skip
+    found = json.loads(path.read_text()) if path.is_file() else head
+    if any(found.get(name) != head[name] for name in head if name not in ("summary", "rows")):
+        sentence = f"{path} has rows of another commit or Transformer Engine; name another file"
+        raise InputError("--json", sentence)
+    return head | found
+
+
 def main() -> None:
     """Measure, and write the table after each row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--upstream", required=True)
+    parser.add_argument("--commit", required=True, help="its commit, for the record")
     parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[], help="names of tests, or parts of them")
@@ -202,8 +221,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/fit-memory"))
     given = parser.parse_args()
     started = time.monotonic()
-    root, name = open_megatron(given.upstream, cache=default_cache())
-    rows = json.loads(given.json.read_text())["rows"] if given.json.is_file() else {}
+    record = begun(given.json, given.commit, given.te)
+    root, _ = open_megatron(given.upstream, cache=default_cache())
+    rows = record["rows"]
     folders = [f for f in cases(root) if not given.only or any(p in f.name for p in given.only)]
     random.Random(0).shuffle(folders)
     with Measuring(given) as measuring:
@@ -215,8 +235,7 @@ def main() -> None:
                 break
             rows[row_name] = measuring.row(folder)
             sys.stderr.write(f"{row_name} {rows[row_name]}\n")
-            table = {"upstream": name, "transformer_engine": given.te, "recorded": RECORD,
-                     "summary": summary(rows), "rows": dict(sorted(rows.items()))}  # fmt: skip
+            table = record | {"summary": summary(rows), "rows": dict(sorted(rows.items()))}
             given.json.parent.mkdir(parents=True, exist_ok=True)
             given.json.write_text(json.dumps(table, indent=1) + "\n")
 

@@ -108,6 +108,17 @@ def test_a_place_below_a_file_is_refused_before_the_work(files: Path) -> None:
     assert "--json: 'a/x' cannot be written; name another place" in refused(*PLAN, "--json", "a/x")
 
 
+def test_a_place_that_takes_no_files_is_refused_before_the_work(files: Path) -> None:
+    """Also for root, who has all permissions."""
+    (files / "b").chmod(0o444)
+    for command in ("fit", "rehearse"):
+        words = (command, "--upstream", "nothing-here", "missing.sh")
+        for option in ("--html", "--json"):
+            said = f"{option}: '/proc/x' cannot be written; name another place"
+            assert said in refused(*words, option, "/proc/x")
+            assert f"{option}: 'b' is read-only" in refused(*words, option, "b")
+
+
 def test_devices_and_standard_output_can_be_shared(files: Path) -> None:
     done = CliRunner().invoke(app, [*PLAN, "--json", "/dev/null", "--html", "/dev/null"])
     assert done.exit_code == 0, done.output

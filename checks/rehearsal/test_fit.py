@@ -5,21 +5,29 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.rehearsal.memory import summary
+from benchmarks.rehearsal.memory import begun, summary
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import NULL_TOKENIZER_IDS, full_size
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
-from ringproof.rehearsal.fit.fitting import Refused
+from ringproof.rehearsal.fit.fitting import FitRequest, Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
-from ringproof.rehearsal.fit.longest import Length, Longest, longest_as_json, search, with_length
+from ringproof.rehearsal.fit.longest import (
+    Length,
+    Longest,
+    longest,
+    longest_as_json,
+    search,
+    with_length,
+)
 from ringproof.rehearsal.fit.longest import lines as tried_lines
 from ringproof.rehearsal.fit.page import page
 from ringproof.rehearsal.fit.pictures import HEIGHT, picture
@@ -203,6 +211,7 @@ def test_the_largest_rank_decides_and_the_estimates_count() -> None:
     assert fits.largest.rank == 0
     assert fits.margin == int(79.11 * GIB) - 30 * GIB - CUBLAS_BYTES - CONTEXT_BYTES
     assert found(79 * GIB).fits is False
+    assert "of 4.000 GiB on a GPU of 4 GiB, on rank 0" in "\n".join(lines(found(name="4")))
     assert found(name="").margin is None and found(200 * GIB, "").fits
 
 
@@ -309,6 +318,9 @@ def test_the_worst_routing_is_that_of_ranks_with_the_first_experts() -> None:
     check_crowded((0, 4), sizes, flags)
     with pytest.raises(InputError, match=r"^--routing: rank 5 does not hold the first experts"):
         check_crowded((4, 5), sizes, flags)
+    even = Flags((*flags.words, "--moe-router-force-load-balancing"))
+    with pytest.raises(InputError, match=r"^--routing: --moe-router-force-load-balancing ignores"):
+        check_crowded((0, 4), sizes, even)
     with pytest.raises(InputError, match=r"^--routing: the launch has no experts"):
         check_crowded((0,), layout(Flags(()), 8), Flags(()))
 
@@ -322,6 +334,7 @@ def test_what_was_assumed_is_said() -> None:
         fit = dataclasses.replace(dense, program=program, routing=routing)
         routed, lengths = assumptions(fit)
         assert routed.startswith(f"routing: {said}") and "the same" in lengths
+        assert ("before dropping" in routed) is (routing == "worst")
         assert f"  {routed}" in list(lines(fit)) and as_json(fit)["assumptions"][1] == lengths
 
 
@@ -337,9 +350,9 @@ def test_the_longest_sequence_is_found_in_few_runs(kept: int, start: int, refuse
         return None if tokens > refused else 79 * GIB - kept - tokens * per_token
 
     assert search(margin, start, 1024)
-    longest = max(at for at in range(1024, 1 << 20, 1024) if (margin(at) or -1) >= 0)
+    best = max(at for at in range(1024, 1 << 20, 1024) if (margin(at) or -1) >= 0)
     del tried[-1023:]
-    assert longest in tried and longest + 1024 in tried
+    assert best in tried and best + 1024 in tried
     assert len(tried) == len(set(tried)) <= 16
 
 
@@ -356,6 +369,101 @@ def test_lengths_that_do_not_end_or_do_not_begin() -> None:
     other = with_length(launch(f"{ARGUMENTS} --max-position-embeddings 9000"), 8192)
     flags = Flags(other.arguments)
     assert (flags.one("--seq-length"), flags.one("--max-position-embeddings")) == ("8192", "9000")
+
+
+REFUSES = Failure("raised", 0, "ValueError: no such length", "megatron/x.py:3")
+SLOW = Failure("timeout", 0, "not finished after 1 s")
+
+
+@pytest.fixture
+def longest_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Longest]:
+    """Searches with 2,048 tokens at first, where lengths above ``fits`` fail, or do not fit."""
+
+    def searched(fits: int, failing: Callable[[int], Failure | None]) -> Longest:
+        class Measures:
+            prepare = staticmethod(lambda launch: launch)
+
+            def __init__(self, *_: object) -> None: ...
+            def __enter__(self) -> Measures:
+                return self
+
+            def __exit__(self, *_: object) -> None: ...
+            def fit(self, given: Launch) -> Fit:
+                tokens = Flags(given.arguments).integer("--seq-length", 0)
+                failure = failing(tokens)
+                if failure is not None:
+                    raise Refused(failure)
+                return found(30 * GIB if tokens <= fits else 90 * GIB)
+
+        monkeypatch.setattr("ringproof.rehearsal.fit.longest.Fitting", Measures)
+        given = launch(f"{ARGUMENTS} --seq-length 2048")
+        request = FitRequest(given, "x", None, Path("x"), Path("x"), gpu("h100"))
+        return longest(request, lambda *_: None)
+
+    return searched
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        SLOW,
+        Failure("memory", 0, "killed"),
+        Failure("died", 0, "ended by signal 11"),
+        dataclasses.replace(REFUSES, symbol="torch.x"),
+        dataclasses.replace(REFUSES, package="z"),
+    ],
+    ids=lambda one: f"{one.kind} {one.symbol}{one.package}",
+)
+def test_a_length_that_cannot_be_measured_here_ends_the_search(
+    longest_with: Callable[..., Longest], failure: Failure
+) -> None:
+    lengths = longest_with(1 << 30, lambda tokens: failure if tokens > 4096 else None)
+    assert (lengths.ended, [one.tokens for one in lengths.tried]) == (False, [2048, 4096, 8192])
+    *_, known, why = tried_lines(lengths)
+    assert known == "4096 tokens fit on H100; whether more do is not known."
+    assert why == f"The search stopped: {Refused(failure).sentence}"
+    assert longest_as_json(lengths)["stopped"] == Refused(failure).sentence
+    with pytest.raises(Refused) as caught:
+        longest_with(0, lambda tokens: failure if tokens < 2048 else None)
+    assert caught.value.failure == failure
+
+
+def test_the_next_length_can_be_refused_by_upstream(longest_with: Callable[..., Longest]) -> None:
+    lengths = longest_with(1 << 30, lambda tokens: REFUSES if tokens > 5000 else None)
+    assert lengths.ended and longest_as_json(lengths)["stopped"] is None
+    assert [*tried_lines(lengths)][-1].endswith(
+        f"H100 has 4096 tokens, of the multiples of 1024; the next length is refused: "
+        f"{Refused(REFUSES).sentence}"
+    )
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_launch_that_is_refused_at_every_length_is_refused(
+    longest_with: Callable[..., Longest], same: bool
+) -> None:
+    tried: list[int] = []
+
+    def failing(tokens: int) -> Failure:
+        tried.append(tokens)
+        return REFUSES if same else dataclasses.replace(REFUSES, message=f"Error: {tokens}")
+
+    with pytest.raises(InputError, match=r"^the launch: upstream refuses it") as caught:
+        longest_with(1 << 30, failing)
+    assert isinstance(caught.value, Refused) is same and tried == [2048, 1024]
+
+
+def test_a_first_length_that_is_refused_can_be_too_short(
+    longest_with: Callable[..., Longest],
+) -> None:
+    lengths = longest_with(1 << 14, lambda tokens: REFUSES if tokens < 2000 else None)
+    assert lengths.best is not None and lengths.best.tokens == 1 << 14
+    tried: list[int] = []
+
+    def margin(tokens: int) -> int | None:
+        tried.append(tokens)
+        return None if tokens < 2000 else 9000 - tokens
+
+    assert search(margin, 1024, 1024) and {8192, 9216} <= set(tried)
 
 
 def test_the_page_draws_every_kind_of_memory_and_names_the_peak() -> None:
@@ -406,3 +514,17 @@ def test_the_page_states_the_errors_of_the_record() -> None:
         cells = " | ".join([name, str(kind["rows"]), *(f"{number:.2%}" for number in numbers)])
         assert f"| {cells} |" in page, cells
     assert all(f"`{name}`" in page for name in told["above_2_percent"])
+    hidden = [rows[name]["error"] for name in told["without_fp8_or_graphs"]]
+    words = " ".join(page.split())
+    assert "off by {:+.1%}, {:+.1%} and {:+.1%} (FP8) and by {:+.1%} (FP8".format(*hidden) in words
+    steady = max(row["steady_error"] for row in measured if "steady_error" in row)
+    assert f"steady {steady:+.0%}" in words
+
+
+def test_a_record_goes_on_with_its_own_commit(tmp_path: Path) -> None:
+    record = json.loads(RECORD.read_text())
+    assert begun(RECORD, record["commit"], record["transformer_engine"]) == record
+    new = begun(tmp_path / "none.json", "abc", record["transformer_engine"])
+    assert list(new) == list(record) and new["commit"] == "abc" and not new["rows"]
+    with pytest.raises(InputError, match="another commit"):
+        begun(RECORD, "abc", record["transformer_engine"])

@@ -343,3 +343,11 @@ def test_a_culprit_is_said_in_one_sentence() -> None:
     assert "what goes into it agrees to 0" in said
     assert saying.places(location) == "te.py:7, called at site:block.attention"
     assert "tensors were compared" in saying.left_out(location)
+    three = (("masks", 3), ("biases", 1), ("scales", 1))
+    for count, said in (
+        (1, "masks"),
+        (2, "masks and 1 other kind"),
+        (3, "masks and 2 other kinds"),
+    ):
+        fewer = replace(location, left_out=three[:count])
+        assert saying.left_out(fewer).endswith(f"; not compared: {said}")

@@ -9,6 +9,7 @@ from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import CacheOptions, command_of, json_option
 from ringproof.cli.output import write_result, write_text
 from ringproof.cli.rehearse import (
+    CHECKOUT,
     PACKAGES,
     brief,
     launch_of,
@@ -33,11 +34,7 @@ class FitCommand(CacheOptions):
         metavar="SCRIPT | -- COMMAND...",
         argument=True,
     )
-    upstream: str = option(
-        ...,
-        "Megatron-LM checkout to run: a folder, git:PATH@REF or pip:megatron-core==VERSION.",
-        metavar="SPEC",
-    )
+    upstream: str = option(..., CHECKOUT, metavar="SPEC")
     te: str | None = option(
         None,
         "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
@@ -55,6 +52,7 @@ class FitCommand(CacheOptions):
         (),
         "Ranks to measure.  [default: one of the first, a middle and the last pipeline stage; of "
         "up to 8 stages where they have unlike layers]",
+        metavar="0,8",
     )
     vary: tuple[str, ...] = option(
         (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,9 @@ def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None
             raise InputError(option, f"{shown(place)} is a folder; name a file")
         if found is None and not _is_new(path):
             raise InputError(option, f"{shown(place)} cannot be written; name another place")
+        if _is_file(found) and not _is_replaceable(path):
+            sentence = f"{shown(place)} is read-only or in a folder that is; name another place"
+            raise InputError(option, sentence)
         if found is not None and not _is_file(found):  # a terminal, a pipe or /dev/null
             continue
         if found is not None and _identity(found) in read:
@@ -111,15 +115,30 @@ def _identity(found: os.stat_result | None) -> tuple[int, int]:
     return (0, 0) if found is None else (found.st_dev, found.st_ino)
 
 
+def _is_replaceable(path: Path) -> bool:
+    """Whether `write_atomically` would replace a file."""
+    place = path.resolve()
+    return bool(place.stat().st_mode & 0o222) and _takes_files(place.parent)
+
+
 def _is_new(path: Path) -> bool:
     """Whether nothing is there, and a file can be."""
     try:
         path.stat()
     except FileNotFoundError:
-        return os.access(path.absolute().parent, os.W_OK)
+        return _takes_files(path.resolve().parent)
     except (OSError, ValueError):
         return False
     return False
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made; permissions alone do not say so of ``/proc`` and for root."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _take(taken: dict[Path, str], path: Path, option: str, place: str) -> None:

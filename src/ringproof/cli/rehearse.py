@@ -44,7 +44,7 @@ VERL_PACKAGES = (
 )  # fmt: skip
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
-_CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
+CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
 
 
 def set_option() -> Any:
@@ -57,7 +57,7 @@ def set_option() -> Any:
 class RunOptions:
     """How a checkout of Megatron-LM is run."""
 
-    upstream: str = option("", _CHECKOUT, metavar="SPEC")
+    upstream: str = option("", CHECKOUT, metavar="SPEC")
     te: str | None = option(
         None,
         "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
@@ -80,7 +80,7 @@ class RehearseCommand(CacheOptions, RunOptions):
         metavar="SCRIPT | -- COMMAND...",
         argument=True,
     )
-    upstream: str = option(..., _CHECKOUT, metavar="SPEC")
+    upstream: str = option(..., CHECKOUT, metavar="SPEC")
     verl: str = option(
         "",
         "verl to run, for a launch of verl: a folder, git:PATH@REF or pip:verl==VERSION.  "

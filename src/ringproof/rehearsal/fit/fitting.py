@@ -62,6 +62,11 @@ class Refused(InputError):
         self.failure = failure
         super().__init__("the launch", _why(failure))
 
+    @property
+    def by_upstream(self) -> bool:
+        """Whether upstream's own exception refuses the launch."""
+        return self.failure.kind == "raised" and not self.failure.ours
+
 
 def _why(failure: Failure) -> str:
     """Return why a launch was not measured; only upstream's own exceptions are its refusals."""

@@ -61,4 +61,4 @@ def gpu(text: str) -> Gpu:
         known = ", ".join(NAMED)
         remedy = f"use one of {known}, or a number of GiB"
         raise InputError("--gpu", f"{shown(text)} is not a GPU; {remedy}")
-    return Gpu(f"{number[1]} GiB", int(float(number[1]) * GIB))
+    return Gpu(f"a GPU of {number[1]} GiB", int(float(number[1]) * GIB))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
 
@@ -27,7 +27,7 @@ class Length:
     """A length of sequences.
 
     Attributes:
-        fit: What was measured; ``None`` where upstream refuses it.
+        fit: What was measured; ``None`` where nothing was.
         refused: Why it was not measured.
     """
 
@@ -37,7 +37,7 @@ class Length:
 
     @property
     def margin(self) -> int | None:
-        """Bytes that stay free; ``None`` where it was refused."""
+        """Bytes that stay free; ``None`` where it was not measured."""
         return None if self.fit is None else self.fit.margin
 
 
@@ -47,12 +47,14 @@ class Longest:
 
     Attributes:
         unit: Tokens of which lengths are multiples.
-        ended: Whether the next length after the longest one was tried, too.
+        ended: Whether the next length after the longest one does not fit, or upstream refuses it.
+        stopped: Why the search ended early where a length could not be measured here.
     """
 
     unit: int
     tried: tuple[Length, ...]
     ended: bool
+    stopped: str = ""
 
     @property
     def best(self) -> Length | None:
@@ -60,12 +62,20 @@ class Longest:
         fitting = [one for one in self.tried if one.margin is not None and one.margin >= 0]
         return fitting[-1] if fitting else None
 
+    @property
+    def refused(self) -> str:
+        """Why upstream refuses the next length after the longest one; empty where it does not."""
+        after = 0 if self.best is None else self.best.tokens + self.unit
+        return next((one.refused for one in self.tried if one.tokens == after), "")
+
 
 def longest(request: FitRequest, progress: Progress) -> Longest:
     """Find the longest sequence with which a launch fits.
 
     Raises:
         InputError: No GPU is named, the launch packs sequences, or it cannot be used.
+        Refused: Upstream refuses two lengths with the same words, or one could not be measured
+            here before any was found that fits.
     """
     flags = Flags(request.launch.arguments)
     if request.gpu is None:
@@ -76,20 +86,53 @@ def longest(request: FitRequest, progress: Progress) -> Longest:
         raise InputError("--longest", sentence)
     sizes = layout(flags, request.launch.ranks)
     unit = lcm(GRAIN, sizes.tensor * sizes.context * (2 if sizes.context > 1 else 1))
-    tried: dict[int, Length] = {}
+    stopped = ""
     with Fitting(request, progress) as fitting:
+        lengths = _Lengths(request.launch, fitting, progress)
+        try:
+            ended = search(lengths.margin, flags.integer("--seq-length", GRAIN), unit)
+        except Refused as refused:
+            ended, stopped = False, printable(refused.sentence)
+            if lengths.found(unit, ended, stopped).best is None:
+                raise
+    found = lengths.found(unit, ended, stopped)
+    if all(one.fit is None for one in found.tried):
+        raise InputError("the launch", found.tried[0].refused)
+    return found
 
-        def margin(tokens: int) -> int | None:
-            progress("length", f"{tokens} tokens")
-            try:
-                fit = fitting.fit(fitting.prepare(with_length(request.launch, tokens)))
-                tried[tokens] = Length(tokens, fit)
-            except Refused as refused:
-                tried[tokens] = Length(tokens, None, printable(refused.sentence))
-            return tried[tokens].margin
 
-        ended = search(margin, flags.integer("--seq-length", GRAIN), unit)
-    return Longest(unit, tuple(tried[tokens] for tokens in sorted(tried)), ended)
+@dataclass(frozen=True)
+class _Lengths:
+    """Measures a launch with one length after the other, and keeps what it found."""
+
+    launch: Launch
+    fitting: Fitting
+    progress: Progress
+    tried: dict[int, Length] = field(default_factory=dict)
+
+    def margin(self, tokens: int) -> int | None:
+        """Return the bytes that stay free; ``None`` where upstream refuses the length.
+
+        Raises:
+            Refused: It could not be measured here, or the launch is refused whatever its length.
+        """
+        self.progress("length", f"{tokens} tokens")
+        try:
+            fit = self.fitting.fit(self.fitting.prepare(with_length(self.launch, tokens)))
+        except Refused as refused:
+            said = printable(refused.sentence)
+            at_all = [one.refused for one in self.tried.values()] == [said]
+            self.tried[tokens] = Length(tokens, None, said)
+            if at_all or not refused.by_upstream:
+                raise
+            return None
+        self.tried[tokens] = Length(tokens, fit)
+        return fit.margin
+
+    def found(self, unit: int, ended: bool, stopped: str) -> Longest:
+        """Return what was tried, in order of the length."""
+        tried = tuple(self.tried[tokens] for tokens in sorted(self.tried))
+        return Longest(unit, tried, ended, stopped)
 
 
 def with_length(launch: Launch, tokens: int) -> Launch:
@@ -105,7 +148,8 @@ def search(margin: Callable[[int], int | None], start: int, unit: int) -> bool:
     Args:
         margin: Measures a length; bytes that stay free, negative if it does not fit, ``None`` if
             it is refused.
-        start: The first length, which is rounded down to a multiple of ``unit``.
+        start: The first length, which is rounded down to a multiple of ``unit``. If it is refused,
+            another one tells whether it is for its length.
 
     Returns:
         Whether that was found; otherwise `MOST` lengths were tried, or `LARGEST` fits.
@@ -115,10 +159,13 @@ def search(margin: Callable[[int], int | None], start: int, unit: int) -> bool:
     for _ in range(MOST):
         known[tokens] = margin(tokens)
         good = {at for at, left in known.items() if left is not None and left >= 0}
-        low, high = max(good, default=0), min(known.keys() - good, default=0)
-        if high and high - low <= unit:
+        low = max(good, default=0)
+        high = min((at for at in known.keys() - good if at > low), default=0)
+        if list(known.values()) == [None] and high == unit:
+            tokens = 2 * unit
+        elif high and high - low <= unit:
             return True
-        if high:
+        elif high:
             wanted = _end(known)
             inside = wanted if wanted is not None and low <= wanted < high else (low + high) // 2
             tokens = max(inside // unit * unit, low + unit)
@@ -152,8 +199,16 @@ def lines(found: Longest) -> Iterator[str]:
     if best is None or best.fit is None or best.fit.gpu is None:
         yield "No length that was tried fits."
         return
+    gpu = best.fit.gpu.name
+    if found.stopped:
+        yield f"{best.tokens} tokens fit on {gpu}; whether more do is not known."
+        yield printable(f"The search stopped: {found.stopped}")
+        return
     tail = f"of the multiples of {found.unit}" if found.ended else "of those that were tried"
-    yield f"The longest sequence that fits on {best.fit.gpu.name} has {best.tokens} tokens, {tail}."
+    why = f"; the next length is refused: {found.refused}" if found.refused else "."
+    yield printable(
+        f"The longest sequence that fits on {gpu} has {best.tokens} tokens, {tail}{why}"
+    )
 
 
 def longest_as_json(found: Longest) -> dict[str, Any]:
@@ -163,6 +218,7 @@ def longest_as_json(found: Longest) -> dict[str, Any]:
         "longest": None if best is None else best.tokens,
         "unit": found.unit,
         "ended": found.ended,
+        "stopped": found.stopped or None,
         "tried": [
             {
                 "tokens": one.tokens,

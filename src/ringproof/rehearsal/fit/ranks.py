@@ -18,6 +18,7 @@ UNEVEN = (
 """Options by which stages have unlike layers."""
 PATTERNS = ("--moe-layer-freq", "--linear-attention-freq")
 """Options that give stages unlike layers unless they are 1."""
+BALANCED = "--moe-router-force-load-balancing"
 
 
 def uneven(flags: Flags) -> bool:
@@ -56,10 +57,14 @@ def check_crowded(ranks: Collection[int], layout: Layout, flags: Flags) -> None:
     """Refuse ``--routing worst`` where it is not the worst of the ranks.
 
     Raises:
-        InputError: The launch has no experts, or a rank does not hold the first ones.
+        InputError: The launch has no experts or routes at random, or a rank does not hold the
+            first ones.
     """
     if not flags.has("--num-experts"):
         raise InputError("--routing", "the launch has no experts; leave the option out")
+    if flags.has(BALANCED):
+        sentence = f"{BALANCED} ignores what a router chooses; leave one of both out"
+        raise InputError("--routing", sentence)
     for rank in ranks:
         if rank // layout.expert_tensor % layout.expert:
             sentence = f"rank {rank} does not hold the first experts, to which all tokens go"

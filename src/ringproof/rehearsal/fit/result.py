@@ -35,7 +35,7 @@ ROUTED = MappingProxyType({
     "balanced": "routing: every expert gets as many tokens. A real router gives more to some "
     "ranks, which take more memory; --routing worst shows the most that is possible",
     "worst": "routing: every token of all ranks chooses as many experts of the measured rank as "
-    "it can; no rank can get more tokens",
+    "it can; no rank can get more tokens before dropping",
 })  # fmt: skip
 """What is assumed of experts' tokens, by one of `ROUTINGS`."""
 PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)

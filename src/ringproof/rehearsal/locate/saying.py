@@ -46,7 +46,8 @@ def evidence(location: WrongPlace) -> Iterator[str]:
 def left_out(location: WrongPlace) -> str:
     """Say how much was compared, and what was not."""
     names = [name for name, _ in location.left_out]
-    others = f" and {len(names) - 1} other kinds" if len(names) > 1 else ""
+    count = len(names) - 1
+    others = f" and {count} other kind{'s' * (count > 1)}" if count > 0 else ""
     more = f"; not compared: {names[0]}{others}" if names else ""
     return f"{location.compared} tensors were compared{more}"
 
