@@ -15,8 +15,8 @@ Rows of older records have no ``sources``, and the commit of their record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,13 @@ class _RefutedRecord(BaseModel):
     refutations: tuple[_Row, ...]
 
 
+def _rows(record: _RefutedRecord) -> Iterator[Refuted]:
+    """Yield the rows of a record; those of older records get its commit."""
+    for row in record.refutations:
+        own = "commit" in row.model_fields_set
+        yield Refuted(**row.model_dump() | ({} if own else record.environment.model_dump()))
+
+
 def record_name(skill: str) -> str:
     """Return the name of a skill's record."""
     return f"refuted-{skill}.json"
@@ -162,15 +169,10 @@ def read_refuted(folder: Path, skill: str, environment: str = "*") -> dict[str, 
             record = _RefutedRecord.model_validate_json(path.read_bytes())
         except (OSError, ValueError):
             continue
-        for row in record.refutations if record.version == VERSION else ():
+        for row in _rows(record) if record.version == VERSION else ():
             known = best.get(row.statement)
             if known is None or rank[row.outcome] < rank[known.outcome]:
-                best[row.statement] = Refuted(**row.model_dump())
-                if "commit" not in row.model_fields_set:
-                    old = record.environment
-                    best[row.statement] = replace(
-                        best[row.statement], commit=old.commit, dirty=old.dirty
-                    )
+                best[row.statement] = row
     return best
 
 
