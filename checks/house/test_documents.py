@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from checks.running import ringproof
+from ringproof.cards import load_card, statements
+from ringproof.refuting.refutations import load_refutations
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "ringproof"
@@ -139,6 +141,9 @@ def test_the_page_has_the_counts_of_refutations() -> None:
         record = json.loads(path.read_text(encoding="utf-8"))
         counts = [record["totals"].get(name, 0) for name in REFUTED]
         assert sum(counts) == len(record["refutations"]), f"{path.name} has other outcomes"
+        card = ROOT / "cards" / record["skill"] / "card.yaml"
+        written = len(load_refutations(card, statements(load_card(card))).all)
+        counts.append(written - sum(counts))
         assert f"| `{record['skill']}` | {' | '.join(map(str, counts))} |" in page
 
 

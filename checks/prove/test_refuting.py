@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,11 @@ import pytest
 from checks.anchors.wheelhouse import make_wheel
 from checks.prove.miniature import Miniature, claim, miniature
 from ringproof.cards import load_card, statements
+from ringproof.prove.closure import SourceClosure
+from ringproof.prove.environment import read_environment
 from ringproof.prove.suite import SuiteResult
 from ringproof.refuting.editing import EditError, edited_text
-from ringproof.refuting.outcomes import Fate, read_refuted, seen_sentence, seen_to_fail
+from ringproof.refuting.outcomes import Fate, Refuted, read_refuted, seen_sentence, seen_to_fail
 from ringproof.refuting.planting import edited_trees
 from ringproof.refuting.refutations import SourceEdit, load_refutations
 from ringproof.refuting.refute import judge_run
@@ -77,9 +83,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     parts = [refutation(name, *REFUTED[name][1:3]) for name in REFUTED]
     parts.append('[[excused]]\nstatement = "excused"\nwhy = "no source"\n')
     made.file("skills/demo/refutations.toml", "".join(parts))
+    made.card("other", claims=claims[:1])
+    made.file("skills/other/refutations.toml", parts[0])
     done = made.prove("--refute", "--json", "-", "--record", "evidence", "--jobs", "2")
     assert done.stdout, done.stderr
-    (skill,) = json.loads(done.stdout)["skills"]
+    skill, other = json.loads(done.stdout)["skills"]
+    assert [row["outcome"] for row in other["refutations"]] == ["seen-to-fail"]
     return done.returncode, {row["statement"]: row for row in skill["refutations"]}, made
 
 
@@ -97,35 +106,126 @@ def test_an_excuse_is_kept_and_what_stays_green_fails_the_run(run: Run) -> None:
     assert (rows["excused"]["outcome"], rows["excused"]["why"]) == ("excused", "no source")
 
 
-def test_the_summary_counts_what_was_seen_to_fail(run: Run) -> None:
-    made = run[2]
-    cards = {"demo": made.root / "skills" / "demo" / "card.yaml"}
-    kinds = {"limited": "upstream executed", "named": "upstream executed", "unreadable": "read"}
-    claims = [{"id": name, "kind": "claim", "evidence": kind} for name, kind in kinds.items()]
-    record = {"skill": "demo", "claims": claims}
-    said = seen_sentence(made.root / "evidence", cards, [record])
-    assert said.startswith("1 of the 2 that were executed")
-    assert seen_sentence(made.root / "evidence", cards, [{**record, "claims": claims[1:]}]) == ""
+def test_skills_with_the_same_statement_have_logs_of_their_own(run: Run) -> None:
+    logs = {path.name for path in (run[2].root / "build" / "prove").glob("*limited.log")}
+    assert logs == {"refuted-demo-limited.log", "refuted-other-limited.log"}
 
 
-def test_a_record_holds_until_the_statement_or_the_edits_change(run: Run) -> None:
-    made = run[2]
+def summary(made: Miniature, *ids: str) -> str:
+    cards = {name: made.root / "skills" / name / "card.yaml" for name in ("demo", "other")}
+    claims = [{"id": one, "kind": "claim", "evidence": "upstream executed"} for one in ids]
+    records = [{"skill": name, "claims": claims} for name in cards]
+    return seen_sentence(made.root / "evidence", cards, records, SourceClosure(made.root))
+
+
+@pytest.fixture
+def copied(run: Run, tmp_path: Path) -> Miniature:
+    shutil.copytree(run[2].root, tmp_path / "copy")
+    return Miniature(tmp_path / "copy")
+
+
+def test_the_summary_counts_what_was_seen_to_fail(copied: Miniature) -> None:
+    assert summary(copied, "limited", "named").startswith("2 of the 4 that were executed")
+    shutil.rmtree(copied.root / "evidence")
+    assert summary(copied, "limited") == ""
+
+
+def test_the_summary_names_stale_rows_with_their_skill(copied: Miniature) -> None:
+    path = copied.root / "skills" / "demo" / "refutations.toml"
+    path.write_text(path.read_text().replace('replace = "5"', 'replace = "6"', 1))
+    one = summary(copied, "limited")
+    assert one.startswith("1 of the 2")
+    assert one.endswith("; stale: demo/limited")
+    (copied.root / "skills" / "other" / "refutations.toml").unlink()
+    none = summary(copied, "limited")
+    assert none.startswith("0 of the 2")
+    assert none.endswith("; stale: demo/limited, other/limited")
+
+
+def test_a_row_of_one_statement_leaves_those_of_other_records(copied: Miniature) -> None:
+    (path,) = (copied.root / "evidence").glob("*/refuted-demo.json")
+    record = json.loads(path.read_text())
+    old = {"statement": "named", "outcome": "seen-to-fail", "proof": "t", "failure": "here"}
+    record["environment"] |= {"commit": "c" * 40, "dirty": True}
+    path.write_text(json.dumps({**record, "refutations": [old]}))
+    elsewhere = copied.file("evidence/8xH200/refuted-demo.json", "")
+    gpus = {**old, "statement": "unprepared"}
+    elsewhere.write_text(json.dumps({**record, "refutations": [gpus]}))
+    done = copied.prove(
+        "demo", "--refute", "--statement", "limited", "--record", "evidence", "--json", "-"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {row["statement"]: row for row in json.loads(path.read_text())["refutations"]}
+    assert set(rows) == {"named", "limited"}, "8xH200 is another machine"
+    assert (rows["named"]["commit"], rows["named"]["dirty"]) == ("c" * 40, True)
+    assert (rows["limited"]["commit"], rows["limited"]["dirty"]) == (None, None), "no checkout"
+    assert read_refuted(copied.root / "evidence", "demo")["limited"].commit is None
+
+
+def test_a_record_holds_until_its_statement_edits_or_test_change(copied: Miniature) -> None:
+    made = copied
     card = made.root / "skills" / "demo" / "card.yaml"
     recorded = read_refuted(made.root / "evidence", "demo")
     assert recorded["limited"].proof == "checks/test_facts.py::test_limit"
 
-    def seen() -> frozenset[str]:
+    def seen(recorded: Mapping[str, Refuted] = recorded) -> frozenset[str]:
         said = statements(load_card(card))
-        return seen_to_fail(recorded, said, load_refutations(card, said))
+        rows, closure = load_refutations(card, said), SourceClosure(made.root)
+        return seen_to_fail(recorded, said, rows, closure)
 
     assert seen() == {"limited"}
     path = card.with_name("refutations.toml")
     whole = path.read_text()
     path.write_text(whole.replace('replace = "5"', 'replace = "6"', 1))
     assert seen() == frozenset()
+    path.write_text(whole.replace("statement = 'limited'", "statement = 'limited'\nproof = 'a'"))
+    assert seen() == frozenset()
     path.write_text(whole)
+    made.file("checks/test_facts.py", TESTS.replace("== 4", "> 0"))
+    assert seen() == frozenset()
+    old = {name: replace(row, sources="") for name, row in recorded.items()}
+    assert seen(old) == {"limited"}, "rows of older records have no digest"
+    made.file("checks/test_facts.py", TESTS)
+    assert seen() == {"limited"}
     card.write_text(card.read_text().replace("limited is so", "limited is otherwise"))
     assert seen() == frozenset()
+
+
+@pytest.mark.parametrize("spec", ["dir:given", "installed:pytest"])
+def test_upstream_of_a_folder_is_not_edited(tmp_path: Path, spec: str) -> None:
+    made = miniature(tmp_path)
+    made.file("checks/test_facts.py", TESTS)
+    made.card(claims=[claim("limited", "checks/test_facts.py::test_limit")])
+    made.file("skills/demo/refutations.toml", refutation("limited", "LIMIT: int = 4", "LIMIT = 5"))
+    made.file("given/pkg/mod.py", "LIMIT: int = 4\n")
+    done = made.prove("--refute", "--json", "-", "--upstream", f"demo={spec}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ((row,),) = (skill["refutations"] for skill in json.loads(done.stdout)["skills"])
+    assert row["outcome"] == "not-here"
+    assert "edits need a commit or a release" in row["why"]
+
+
+@pytest.mark.parametrize(("gpus", "cpus", "expected"), [((), 8, 2), ((), 1, 1), (("A",), 8, 1)])
+def test_processes_side_by_side_are_those_of_prove(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: tuple[str, ...],
+    cpus: int,
+    expected: int,
+) -> None:
+    here = replace(read_environment(tmp_path), gpus=gpus, cpus=cpus)
+    used: list[int] = []
+
+    def pool(max_workers: int) -> ThreadPoolExecutor:
+        used.append(max_workers)
+        return ThreadPoolExecutor(max_workers)
+
+    monkeypatch.setattr("ringproof.cli.prove.read_environment", lambda root: here)
+    monkeypatch.setattr("ringproof.refuting.refute.ThreadPoolExecutor", pool)
+    made = miniature(tmp_path)
+    made.card(claims=[claim("a", "unproven: x")])
+    assert made.prove("--refute", "--jobs", "0").returncode == 0
+    assert used == [expected]
 
 
 def test_an_edited_tree_is_unpacked_apart(tmp_path: Path) -> None:

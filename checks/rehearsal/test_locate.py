@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from ringproof.rehearsal.locate import saying
-from ringproof.rehearsal.locate.comparing import Runs, TraceComparison
+from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, _kind
 from ringproof.rehearsal.locate.factors import explained
 from ringproof.rehearsal.locate.gradients import loss_scales
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
-from ringproof.rehearsal.locate.rows import LAYOUTS, contiguous, zigzag
+from ringproof.rehearsal.locate.rows import LAYOUTS, Rows, contiguous, zigzag
 from ringproof.rehearsal.protocol.trace import (
     LOCAL,
     REDUCED,
@@ -351,3 +351,57 @@ def test_a_culprit_is_said_in_one_sentence() -> None:
     ):
         fewer = replace(location, left_out=three[:count])
         assert saying.left_out(fewer).endswith(f"; not compared: {said}")
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "split", "read"),
+    [
+        ((16, 2, 3), 2, 1, None),  # two sequences, one after the other
+        ((24, 3, 3), 3, 1, None),
+        ((16, 3), 2, 1, (0, False, 2, 1)),
+        ((16,), 2, 1, (0, False, 2, 1)),
+        ((8, 2, 3), 2, 1, (0, True, 1, 1)),
+        ((2, 8), 2, 1, (1, True, 1, 1)),
+        ((4, 2, 3), 2, 2, (0, True, 1, 2)),
+        ((16, 2, 3), 1, 1, None),
+    ],
+)
+def test_rows_are_read_only_from_a_shape_that_has_one_reading(
+    shape: tuple[int, ...], batch: int, split: int, read: tuple[object, ...] | None
+) -> None:
+    one = run().ranks[0]
+    place = replace(one.trace.place, sizes=(split, 2, 1, 1), sequence_parallel=split > 1)
+    one = replace(one, trace=replace(one.trace, place=place))
+    kind = _kind(Values(0, shape, "<f8"), Rows(np.arange(8), 16, batch), one)
+    assert (None if kind is None else astuple(kind)) == read
+
+
+def test_the_sequences_of_multi_token_prediction_are_not_taken_for_one() -> None:
+    """With sequence parallelism, two parts of a sequence have as many rows as the whole."""
+
+    names = {"block": "mtp", "block.attention": "mtp.layers.0"}
+
+    def renamed(one: RankRecord) -> RankRecord:
+        calls = (replace(c, module=names.get(c.module, c.module)) for c in one.trace.calls)
+        return replace(one, trace=replace(one.trace, calls=tuple(calls)))
+
+    def at(record: RunTrace) -> RunTrace:
+        return RunTrace(tuple(map(renamed, record.ranks)))
+
+    wrong = at(run((0, add("attended", 0.5))))
+    layer = located(wrong, at(one_rank()), at(one_rank(1e-15)), (1,))
+    assert layer.culprit is not None and layer.culprit.module == "mtp.layers.0"
+    runs = Runs(wrong, at(one_rank()), at(one_rank(1e-15)), "zigzag")
+    port = Port((1, 0, 0, "mtp", 0), "outputs", "output")
+    said = TraceComparison(runs).compare(wrong.ranks[0], port)
+    assert said == "holds several sequences, one after the other"
+
+
+def test_a_gradient_that_no_module_computed_is_only_the_first_wrong_one() -> None:
+    one = culprit(run((1, add("~attended", 0.5))))
+    assert (one.phase, one.module, len(one.evidence)) == ("backward", "", 1)
+    said = saying.sentence(found(run((1, add("~attended", 0.5)))))
+    assert said.startswith("the backward of the model has the first wrong gradient in step 1")
+    assert "; what goes into it was not compared" in said and "agrees" not in said
+    other = saying.sentence(found(run((1, add("~query", 0.5)))))
+    assert "is wrong in the backward" in other and "what goes into it agrees" in other

@@ -9,8 +9,9 @@ from unittest import mock
 import pytest
 
 from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs import server as module
-from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 
 class CountedServer(contextlib.ExitStack):
@@ -58,3 +59,19 @@ def test_the_server_used_last_stays(tmp_path: Path) -> None:
         for script in "abac":
             servers.run(program, script, tmp_path)
         assert seen == ["b"]
+
+
+def test_a_server_that_died_is_not_used_again(tmp_path: Path) -> None:
+    program = mock.Mock(spec=Program, upstream=mock.Mock(), full_size=None, dtype="float32")
+    seen: list[str] = []
+    dead, alive = CountedServer(seen, mock.Mock(), "a"), CountedServer(seen, mock.Mock(), "a")
+    failed = UpstreamFails(Failure("import", -1, "ServerDied: ended by signal 40"))
+    with (
+        mock.patch.object(dead, "run", side_effect=failed),
+        mock.patch.object(module, "Server", side_effect=[dead, alive]),
+        module.Servers(tmp_path) as servers,
+    ):
+        with pytest.raises(UpstreamFails):
+            servers.run(program, "a", tmp_path)
+        assert servers.run(program, "a", tmp_path).failure is None
+    assert seen == ["a", "a"]

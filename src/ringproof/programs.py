@@ -56,6 +56,16 @@ class Ended(NamedTuple):
     log: str
 
 
+def ended_by(code: int) -> str:
+    """Say what ended a process, from its exit code, which is negative after a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"
+
+
 def python(*, module: str = "", code: str = "") -> list[str]:
     """Return the first words of a command that runs a module or code in a Python like this one.
 

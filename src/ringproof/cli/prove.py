@@ -15,6 +15,7 @@ from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
 from ringproof.options import option, seconds
+from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import read_environment
 from ringproof.prove.prove import ProveResult
 from ringproof.prove.prove import prove as run_proofs
@@ -68,7 +69,8 @@ class ProveCommand(SkillOptions, UpstreamOptions):
     )
     jobs: int = option(
         0,
-        "Number of test processes side by side. 0 means two, or one where there are GPUs.",
+        "Number of test processes side by side. 0 means two, or one where there are GPUs or one "
+        "processor.",
         least=0,
     )
 
@@ -80,6 +82,10 @@ class ProveCommand(SkillOptions, UpstreamOptions):
         """
         if self.quick and self.record is not None:
             raise InputError("--record", "--record needs a whole run; leave out --quick")
+        for name in ("quick", "resume", "require_all", "html") if self.refute else ():
+            if getattr(self, name):
+                field = "--" + name.replace("_", "-")
+                raise InputError(field, f"--refute does not know {field}; leave it out")
         return ProveRequest(
             skills=place, names=self.skills, quick=self.quick, out=self.out,
             evidence=self.record or place.resolve().parent / "evidence",
@@ -109,7 +115,8 @@ def prove(options: ProveCommand) -> None:
             return
         result = run_proofs(request, console, lambda line: typer.echo(line, err=True))
         cards = find_cards(request.skills, request.names)
-        seen = seen_sentence(request.evidence, cards, result.records)
+        closure = SourceClosure(request.root)
+        seen = seen_sentence(request.evidence, cards, result.records, closure)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, options, seen)
@@ -146,15 +153,17 @@ def _write(result: ProveResult, options: ProveCommand, seen: str) -> None:
 
 def _refute(request: ProveRequest, options: ProveCommand, console: HarmlessConsole) -> None:
     """Try the refutations, and exit with 1 if a proof stays green or a refutation is broken."""
-    found = refute(request, options.statement, console)
     environment = read_environment(request.root)
+    found = refute(request, environment, options.statement, console)
     records = [refuted_record(skill, environment, rows) for skill, rows in found.items()]
     bad = [row for rows in found.values() for row in rows if row.outcome in UNWANTED]
     if options.record is not None:
         place = options.record / environment.name
         make_folder(place, field="--record")
         for skill, rows in found.items():
-            known = read_refuted(options.record, skill) if options.statement else {}
+            known = (
+                read_refuted(options.record, skill, environment.name) if options.statement else {}
+            )
             merged = {**known, **{row.statement: row for row in rows}}
             record = refuted_record(skill, environment, merged.values())
             write_json(record, place / record_name(skill), field="--record")

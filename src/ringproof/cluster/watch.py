@@ -22,6 +22,7 @@ from ringproof.cluster.case import (
     RankResult,
 )
 from ringproof.errors import InputError
+from ringproof.programs import ended_by
 
 # Time after the first failure in which other ranks report how they ended, so that a rank that
 # raised because its neighbour ended is not taken for the first.
@@ -60,7 +61,7 @@ class _Death:
     @property
     def reason(self) -> str:
         if self.code is not None and self.code < 0:
-            return f"killed by {signal.Signals(-self.code).name}"
+            return f"killed by {ended_by(self.code).replace('signal SIG', 'SIG')}"
         return f"exited with code {self.code}"
 
 

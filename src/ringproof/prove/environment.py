@@ -38,6 +38,11 @@ class Environment:
     commit: str | None
     dirty: bool | None
 
+    @property
+    def processes(self) -> int:
+        """Two test processes, or one if tests share GPUs or there is one processor."""
+        return 1 if self.gpus else min(2, self.cpus)
+
 
 def read_environment(root: Path) -> Environment:
     """Describe this machine and the checkout, without importing torch into this process."""

@@ -89,8 +89,7 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     for line in stale:
         notice(f"stale: {line}")
     anchors = _prove_anchors(request, cards, console)
-    # Two test processes, or one if tests share GPUs or there is one processor.
-    jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
+    jobs = request.jobs or environment.processes
     sources = {proof.file: digests[proof.id] for proof in tests}
     known = run_facts(environment, request.upstreams, request.root)
     before = taken_over(request.out, known, sources) if request.resume else ()

@@ -152,7 +152,7 @@ class ProveRequest:
         out: Folder for the output of pytest.
         evidence: Folder of committed records, which are compared at the start.
         timeout: Seconds for all tests together.
-        jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
+        jobs: Number of parallel test processes; 0 for `Environment.processes`.
         upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
         require_all: Whether upstream code that is not here is a problem of the run.
         short: What a card names and is not here, with the reason.

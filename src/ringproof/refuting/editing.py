@@ -13,7 +13,7 @@ from ringproof.cards import Card, PackageUpstream
 from ringproof.refuting.refutations import SourceEdit
 from ringproof.upstream.releases import Release
 from ringproof.upstream.sources import UpstreamChoice
-from ringproof.upstream.tree import UpstreamTree
+from ringproof.upstream.tree import UpstreamTree, UpstreamUnavailable
 
 EDITS_OPTION = "--ringproof-edits"
 """How `refute` hands edits to the plugin `planting`, which alone imports pytest."""
@@ -123,7 +123,8 @@ class UpstreamFiles:
 
         Raises:
             EditError: An edit matches nothing, or the card and the tests have no such upstream.
-            UpstreamUnavailable: A tree is not on this machine.
+            UpstreamUnavailable: A tree is not on this machine, or is a folder, whose files are not
+                edited for the tests.
         """
         files: EditedFiles = {}
         for edit in edits:
@@ -133,6 +134,8 @@ class UpstreamFiles:
 
     def _apply(self, edit: SourceEdit, name: str, files: EditedFiles) -> None:
         trees, strict = self._trees(name)
+        if not all(key for key, _ in trees):
+            raise UpstreamUnavailable(f"edits need a commit or a release, and {name} is a folder")
         problems = []
         for key, tree in trees:
             try:

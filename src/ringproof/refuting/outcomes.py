@@ -5,14 +5,17 @@ There is one file for each skill and environment class, ``evidence/CLASS/refuted
     {"version": 1, "ringproof": V, "skill": NAME,
      "environment": {"class", "python", "torch", "platform", "cpus", "gpus", "commit", "dirty"},
      "refutations": [{"statement": ID, "outcome": OUTCOME, "digest": SHA256, "proof": NODE,
-                      "failure": TEXT, "why": TEXT, "seconds": S}],
+                      "failure": TEXT, "why": TEXT, "seconds": S, "sources": SHA256,
+                      "commit": COMMIT, "dirty": BOOL}],
      "totals": {OUTCOME: N}}
+
+Rows of older records have no ``sources``, and the commit of their record.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +25,8 @@ from pydantic import BaseModel
 
 from ringproof import __version__
 from ringproof.cards import Statement, load_card, statements
+from ringproof.cards.proof import covers
+from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import Environment
 from ringproof.prove.touches import Evidence
 from ringproof.refuting.refutations import (
@@ -68,6 +73,8 @@ class Refuted:
         proof: Node id of the test that failed.
         failure: First line of its failure.
         why: Reason for any other outcome.
+        sources: `SourceClosure.digest` of the file of ``proof``; empty if it is not known.
+        commit, dirty: Those of the checkout that tried it; see `Environment`.
     """
 
     statement: str
@@ -77,6 +84,14 @@ class Refuted:
     failure: str = ""
     why: str = ""
     seconds: float = 0.0
+    sources: str = ""
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+def proof_sources(row: Refuted, closure: SourceClosure) -> str:
+    """Return the digest of the sources of the test that failed; empty without one."""
+    return (row.proof and closure.digest(row.proof.partition("::")[0])) or ""
 
 
 def current_digest(statement: Statement, refutations: Refutations) -> str:
@@ -111,11 +126,27 @@ class _Row(BaseModel):
     failure: str = ""
     why: str = ""
     seconds: float = 0.0
+    sources: str = ""
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class _Checkout(BaseModel):
+    commit: str | None = None
+    dirty: bool | None = None
 
 
 class _RefutedRecord(BaseModel):
     version: int
+    environment: _Checkout = _Checkout()
     refutations: tuple[_Row, ...]
+
+
+def _rows(record: _RefutedRecord) -> Iterator[Refuted]:
+    """Yield the rows of a record; those of older records get its commit."""
+    for row in record.refutations:
+        own = "commit" in row.model_fields_set
+        yield Refuted(**row.model_dump() | ({} if own else record.environment.model_dump()))
 
 
 def record_name(skill: str) -> str:
@@ -123,47 +154,72 @@ def record_name(skill: str) -> str:
     return f"refuted-{skill}.json"
 
 
-def read_refuted(folder: Path, skill: str) -> dict[str, Refuted]:
+def read_refuted(folder: Path, skill: str, environment: str = "*") -> dict[str, Refuted]:
     """Return what is recorded of a skill by statement, the best of all environments.
 
     A record that is not readable is left out.
+
+    Args:
+        environment: Class of the environment whose record alone is read.
     """
     rank = {fate: place for place, fate in enumerate(Fate)}
     best: dict[str, Refuted] = {}
-    for path in sorted(folder.glob(f"*/{record_name(skill)}")):
+    for path in sorted(folder.glob(f"{environment}/{record_name(skill)}")):
         try:
             record = _RefutedRecord.model_validate_json(path.read_bytes())
         except (OSError, ValueError):
             continue
-        for row in record.refutations if record.version == VERSION else ():
+        for row in _rows(record) if record.version == VERSION else ():
             known = best.get(row.statement)
             if known is None or rank[row.outcome] < rank[known.outcome]:
-                best[row.statement] = Refuted(**row.model_dump())
+                best[row.statement] = row
     return best
 
 
 def seen_to_fail(
-    recorded: Mapping[str, Refuted], said: Sequence[Statement], refutations: Refutations
+    recorded: Mapping[str, Refuted],
+    said: Sequence[Statement],
+    refutations: Refutations,
+    closure: SourceClosure,
 ) -> frozenset[str]:
-    """Return the statements whose proofs failed, as recorded, under the refutation of today."""
+    """Return the statements whose proofs failed, as recorded, under the refutation of today.
+
+    Args:
+        closure: Sources of today, with which those of a row are compared, if it has them.
+    """
     return frozenset(
         one.id
         for one in said
-        if one.id in recorded
-        and recorded[one.id].outcome is Fate.SEEN
-        and recorded[one.id].digest == current_digest(one, refutations)
+        if one.id in recorded and _holds(recorded[one.id], one, refutations, closure)
     )
 
 
-def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[Any]) -> str:
+def _holds(
+    row: Refuted, statement: Statement, refutations: Refutations, closure: SourceClosure
+) -> bool:
+    own = refutations.of(statement.id)
+    wanted = own.proof if isinstance(own, Refutation) else ""
+    return (
+        row.outcome is Fate.SEEN
+        and row.digest == current_digest(statement, refutations)
+        and (not wanted or covers(wanted, row.proof))
+        and (not row.sources or row.sources == proof_sources(row, closure))
+    )
+
+
+def seen_sentence(
+    evidence: Path, cards: Mapping[str, Path], records: Iterable[Any], closure: SourceClosure
+) -> str:
     """Say how many of the statements that were executed in upstream's code were seen to fail.
 
-    Rows of the records whose statement or edits have changed do not count, and are named.
+    Rows of the records that do not hold today do not count, and are named. Without a row, it says
+    nothing.
 
     Args:
         evidence: Folder of the records.
         cards: ``card.yaml`` of each skill.
         records: Records of a run of the proofs; see `ringproof.prove.evidence`.
+        closure: Sources of the tests.
     """
     executed, seen, stale = 0, 0, list[str]()
     for record in records:
@@ -171,9 +227,9 @@ def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[A
         said = statements(load_card(cards[skill]))
         rows = load_refutations(cards[skill], said)
         known = read_refuted(evidence, skill)
-        failed = seen_to_fail(known, said, rows)
-        stale += (name for name, row in known.items() if row.outcome is Fate.SEEN)
-        stale = [name for name in stale if name not in failed]
+        failed = seen_to_fail(known, said, rows, closure)
+        recorded = {name for name, row in known.items() if row.outcome is Fate.SEEN}
+        stale += (f"{skill}/{name}" for name in sorted(recorded - failed))
         own = [
             claim["id"]
             for claim in record["claims"]
@@ -181,7 +237,7 @@ def seen_sentence(evidence: Path, cards: Mapping[str, Path], records: Iterable[A
         ]
         executed += len(own)
         seen += len(failed.intersection(own))
-    if not seen:
+    if not seen and not stale:
         return ""
     told = f"{seen} of the {executed} that were executed have a proof that was seen to fail"
     return told + (f"; stale: {', '.join(stale)}" if stale else "")

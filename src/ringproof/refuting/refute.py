@@ -23,6 +23,8 @@ from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
 from ringproof.programs import TimeLimit, python, variables
 from ringproof.progress import progress
+from ringproof.prove.closure import SourceClosure
+from ringproof.prove.environment import Environment
 from ringproof.prove.evidence import executed_statements, recorded_proofs
 from ringproof.prove.results import ProofState
 from ringproof.prove.suite import ProveRequest, SuiteResult, ending, supervised
@@ -34,7 +36,7 @@ from ringproof.refuting.editing import (
     UpstreamFiles,
     write_overlay,
 )
-from ringproof.refuting.outcomes import Fate, Refuted
+from ringproof.refuting.outcomes import Fate, Refuted, proof_sources
 from ringproof.refuting.refutations import (
     Excuse,
     Refutations,
@@ -73,7 +75,7 @@ class _Attempt:
 
 
 def refute(
-    request: ProveRequest, chosen: Sequence[str], console: Console
+    request: ProveRequest, environment: Environment, chosen: Sequence[str], console: Console
 ) -> Mapping[str, tuple[Refuted, ...]]:
     """Try the refutations of skills, and return what became of them, by skill.
 
@@ -81,6 +83,7 @@ def refute(
     and it has neither a refutation nor an excuse.
 
     Args:
+        environment: This machine and checkout.
         chosen: Ids of statements; all if empty.
 
     Raises:
@@ -105,9 +108,18 @@ def refute(
     if unknown:
         sentence = f"no chosen skill has the statement {shown(min(unknown))}; correct the id"
         raise InputError("--statement", sentence)
+    request = replace(request, jobs=request.jobs or environment.processes)
     for attempt, result in _try_all(request, attempts, console):
         found[attempt.skill][result.statement] = result
-    return {skill: tuple(rows.values()) for skill, rows in found.items()}
+    closure = SourceClosure(request.root)
+    made = {"commit": environment.commit, "dirty": environment.dirty}
+    return {
+        skill: tuple(
+            replace(row, sources=proof_sources(row, closure), **made)  # type: ignore[arg-type]
+            for row in rows.values()
+        )
+        for skill, rows in found.items()
+    }
 
 
 def _plan(
@@ -171,7 +183,7 @@ def _try_all(
     with (
         tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True) as scratch,
         progress(console, "refutations", len(attempts)) as update,
-        ThreadPoolExecutor(max_workers=request.jobs or 2) as pool,
+        ThreadPoolExecutor(max_workers=request.jobs) as pool,
     ):
         tasks = {
             pool.submit(_try, request, attempt, Path(scratch, str(place)), stop): attempt
@@ -211,7 +223,7 @@ def _try(request: ProveRequest, attempt: _Attempt, folder: Path, stop: threading
     paths = [str(path) for path in overlays if path] + [environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment["XDG_CACHE_HOME"] = str(cache.parent)
-    output = request.out.resolve() / f"refuted-{attempt.statement.id}.log"
+    output = request.out.resolve() / f"refuted-{attempt.skill}-{attempt.statement.id}.log"
     with (
         output.open("wb") as stream,
         supervised(command, request.root, stream, environment=environment) as process,

@@ -26,6 +26,8 @@ FACTOR = 60.0  # runs that agree reached 12
 FLOOR = 16.0  # units in the last place that any tensor may differ by
 EXPERTS = ".experts."
 """Part of the names of experts, which get rows in an order of their own."""
+PREDICTIONS = "mtp"
+"""Last part of the name of multi-token prediction, which returns the sequence of each depth."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ class TraceComparison:
         """Compare one tensor; a string says why that is not possible."""
         if EXPERTS in f"{port.call[3]}.":
             return "has its rows in the order of experts"
+        if port.side == "outputs" and port.call[3].rpartition(".")[2] == PREDICTIONS:
+            # With sequence parallelism its shape can be that of one whole sequence.
+            return "holds several sequences, one after the other"
         call = rank.calls[port.call]
         held = rank.trace.tensors[getattr(call, port.side)[port.name]]
         stored = held.gradient if port.backward else held.value
@@ -242,7 +247,12 @@ class _Kind:
 
 
 def _kind(stored: Values, rows: Rows, rank: RankRecord) -> _Kind | None:
-    """Find the rows in a shape: [s, b, ...], [b, s], [s b, ...] or [s, ...]; s may be split."""
+    """Find the rows in a shape: [s, b, ...], [b, s], [s b, ...] or [s, ...]; s may be split.
+
+    Returns:
+        ``None`` where the rows are not known, as in [k s, b, ...], several sequences one after the
+        other, which with k = b has as many rows as [s b, ...].
+    """
     shape, count, batch = stored.shape, len(rows.index), rows.batch
     size = rank.trace.place.sizes[0]
     first = shape[0] if shape else 0
@@ -251,7 +261,7 @@ def _kind(stored: Values, rows: Rows, rank: RankRecord) -> _Kind | None:
         return _Kind(0, second == batch)
     if (first, second) == (batch, count):
         return _Kind(1, samples=True)
-    if batch > 1 and first == count * batch:
+    if batch > 1 and first == count * batch and second != batch:
         return _Kind(0, samples=False, flat=batch)
     if rank.trace.place.sequence_parallel and first * size == count and second == batch:
         return _Kind(0, samples=True, split=size)

@@ -16,7 +16,7 @@ from ringproof.rehearsal.locate.rows import layout_of
 from ringproof.rehearsal.locate.search import Search
 from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.protocol.trace import TraceRequest
-from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 Run = Callable[[Program, Path], Outcome]
 DYNAMIC = ("--dynamic-context-parallel", "--hybrid-context-parallel")
@@ -41,18 +41,32 @@ def locate(run: Run, program: Program, reference: Program, step: int, folder: Pa
         for name, disturbed in RUNS:
             request = TraceRequest(steps, disturbed)
             traced = replace(program if name == "run" else reference, trace=request)
-            outcome = run(traced, folder / name)
-            record = read_run(folder / name, traced.ranks)
-            if outcome.failure is not None or record is None:
-                said = f": {outcome.failure.message}" if outcome.failure else ""
-                return WrongPlace(None, f"the {name} with traces did not end well{said}", steps)
+            record = _recorded(run, traced, folder / name)
+            if isinstance(record, str):
+                why = f"the {name} with traces did not end well{record and f': {record}'}"
+                return WrongPlace(None, why, steps)
             records.append(record)
         return located(records[0], records[1], records[2], steps)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:
         # The verdict on the run does not depend on this search, and must not be lost with it.
-        return WrongPlace(None, f"the search failed with {type(error).__name__}: {error}", steps)
+        said = f": {error}" if str(error) else ""
+        return WrongPlace(None, f"the search failed with {type(error).__name__}{said}", steps)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded(run: Run, program: Program, folder: Path) -> RunTrace | str:
+    """Run a program and read its traces; a string says why it wrote none."""
+    try:
+        failure = run(program, folder).failure
+    except UpstreamFails as failed:
+        failure = failed.failure
+    if failure is not None:
+        return failure.message
+    record = read_run(folder, program.ranks)
+    # The values stay mapped, and their space on the disk is free when the last one is let go.
+    shutil.rmtree(folder, ignore_errors=True)
+    return "" if record is None else record
 
 
 def _not_covered(program: Program) -> str:

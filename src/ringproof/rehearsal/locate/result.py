@@ -29,6 +29,10 @@ class Beside:
 class Culprit:
     """The first computation whose inputs agree with the reference and whose result does not.
 
+    No inputs are known of a gradient that no traced module computed, but code between modules or
+    the pipeline stage behind. It is only the first wrong one that was compared, and is the whole
+    evidence.
+
     Attributes:
         phase: ``data``, ``forward``, ``loss``, ``backward``, ``gradient`` (of a parameter, as ranks
             compute it), ``reduction`` (of gradients over ranks), ``scale`` (of all gradients),

@@ -54,6 +54,8 @@ def left_out(location: WrongPlace) -> str:
 
 def _subject(found: Culprit) -> str:
     module = found.module or "the model"
+    if _is_only_first(found):
+        return f"the backward of {module} has the first wrong gradient"
     named = {
         "forward": f"{module} is wrong in the forward",
         "backward": f"{module} is wrong in the backward",
@@ -62,6 +64,11 @@ def _subject(found: Culprit) -> str:
         "optimizer": f"{module} is wrong after the optimizer",
     }
     return named[found.phase]
+
+
+def _is_only_first(found: Culprit) -> bool:
+    """Whether it is a gradient of which nothing says that what goes into it agrees."""
+    return found.phase == "backward" and len(found.evidence) == 1
 
 
 def _where(found: Culprit) -> str:
@@ -81,6 +88,8 @@ def _where(found: Culprit) -> str:
 
 def _agreeing(found: Culprit) -> str:
     good = [one for one in found.evidence if not one.wrong]
+    if _is_only_first(found):
+        return "; what goes into it was not compared"
     if not good or found.phase not in ("forward", "backward"):
         return ""
     return f"; what goes into it agrees to {max(one.error for one in good):.2g}"

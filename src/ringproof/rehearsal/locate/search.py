@@ -202,6 +202,8 @@ class Search:
             site = rank.calls[key].site
             return _Blamed("backward", key[3], words, at, site, tuple(outputs))
         call = first.call
+        while call.parent >= 0 and index in rank.trace.calls[call.parent].outputs.values():
+            call = rank.trace.calls[call.parent]  # which only hands it on
         if call.parent < 0 and port.side == "outputs":
             if rank.is_last(call.chunk):
                 return _Blamed("loss", "", _words(port), "", call.site, ())

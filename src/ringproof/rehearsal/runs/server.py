@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import random
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.budget import free_memory
-from ringproof.programs import python, started, variables
+from ringproof.programs import ended_by, python, started, variables
 from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
@@ -116,8 +115,7 @@ class Server(contextlib.ExitStack):
             raise UpstreamFails(Failure("import", -1, message, traceback=last)) from None
 
     def _ended(self) -> str:
-        code = self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = ended_by(self._process.wait())
         return f"the process that imports upstream and starts ranks was ended by {how}"
 
     def run(
@@ -206,14 +204,15 @@ class Servers(contextlib.ExitStack):
         full = program.full_size
         key = (program.upstream, preload, program.dtype, full and full.computes)
         server = self._started.pop(key, None) or self._another(program, preload)
-        self._started[key] = server
         run = functools.partial(
             server.run, program, folder, limit_seconds=limit_seconds, progress=progress
         )
         outcome = run()
         # Another program may have taken the port before the ranks did.
         taken = outcome.failure is not None and PORT_TAKEN in outcome.failure.message
-        return run() if taken else outcome
+        outcome = run() if taken else outcome
+        self._started[key] = server  # not one that has died
+        return outcome
 
     def _another(self, program: Program, preload: str) -> Server:
         while self._started and self._free() < LEAST_FREE_BYTES:

@@ -17,6 +17,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from ringproof.files import read_bounded
+from ringproof.programs import ended_by
 from ringproof.rehearsal.protocol import board
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import Failure, RankReport
@@ -112,7 +113,7 @@ class RunWatch:
         log = self._folder / f"rank-{rank}.log"
         if report is not None and report.error is not None:
             return replace(report.error, waiting=self._waiting(), cause=_not_finite(log))
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = ended_by(code)
         killed = code == -signal.SIGKILL
         kind = "memory" if killed and _killed_for_memory() > self._kills else "died"
         if killed:

@@ -1,0 +1,71 @@
+"""The runs with traces: whatever happens in them, the verdict is not lost, and no file stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ringproof.rehearsal.locate import locating
+from ringproof.rehearsal.locate.reading import RunTrace
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+
+PROGRAM = Program(Upstream(Path("m"), "m", Path("e"), "e", None), "s.py", (), 1)
+
+
+def running(folder: Path, *ends: Exception | Failure | None) -> Callable[[Program, Path], Outcome]:
+    """Return a function that writes a file for each run, and ends it as given."""
+    left = iter(ends)
+
+    def run(_: Program, place: Path) -> Outcome:
+        place.mkdir(parents=True)
+        (place / "trace-0.bin").write_bytes(b"1")
+        assert [one.name for one in folder.iterdir()] == [place.name], "those before are removed"
+        end = next(left)
+        if isinstance(end, Exception):
+            raise end
+        return Outcome((), end, 0.0, 0, place)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (
+            UpstreamFails(Failure("import", -1, "ServerDied: ended by signal SIGKILL")),
+            "the reference with traces did not end well: ServerDied: ended by signal SIGKILL",
+        ),
+        (Failure("raised", 0, "no"), "the reference with traces did not end well: no"),
+        (OSError(28, "No space left"), "the search failed with OSError: [Errno 28] No space left"),
+        (MemoryError(), "the search failed with MemoryError"),
+        (RecursionError("deep"), "the search failed with RecursionError: deep"),
+    ],
+)
+def test_a_run_that_fails_is_a_reason(tmp_path: Path, end: Exception | Failure, why: str) -> None:
+    folder = tmp_path / "trace"
+    with mock.patch.object(locating, "read_run", return_value=RunTrace(())):
+        found = locating.locate(running(folder, None, end), PROGRAM, PROGRAM, 1, folder)
+    assert (found.culprit, found.reason, found.steps) == (None, why, (1,))
+    assert not folder.exists()
+
+
+def test_a_rank_that_wrote_no_trace_is_a_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    found = locating.locate(running(folder, None), PROGRAM, PROGRAM, 1, folder)
+    assert found.reason == "the run with traces did not end well"
+
+
+def test_files_are_removed_as_soon_as_they_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    ends = running(folder, None, None, None)
+    with (
+        mock.patch.object(locating, "read_run", return_value=RunTrace(())),
+        mock.patch.object(locating, "located", return_value="found") as last,
+    ):
+        assert locating.locate(ends, PROGRAM, PROGRAM, 1, folder) == "found"
+    assert last.call_count == 1
