@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from checks.anchors.wheelhouse import make_wheel
@@ -17,7 +20,7 @@ from checks.prove.miniature import Miniature, claim, miniature
 from ringproof.cards import load_card, statements
 from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import read_environment
-from ringproof.prove.suite import SuiteResult
+from ringproof.prove.suite import ProveRequest, SuiteResult
 from ringproof.refuting.editing import EditError, edited_text
 from ringproof.refuting.outcomes import Fate, Refuted, read_refuted, seen_sentence, seen_to_fail
 from ringproof.refuting.planting import edited_trees
@@ -216,16 +219,34 @@ def test_processes_side_by_side_are_those_of_prove(
     here = replace(read_environment(tmp_path), gpus=gpus, cpus=cpus)
     used: list[int] = []
 
-    def pool(max_workers: int) -> ThreadPoolExecutor:
-        used.append(max_workers)
-        return ThreadPoolExecutor(max_workers)
+    def attempts(request: ProveRequest, *_: object) -> Iterator[object]:
+        used.append(request.jobs)
+        yield from ()
 
     monkeypatch.setattr("ringproof.cli.prove.read_environment", lambda root: here)
-    monkeypatch.setattr("ringproof.refuting.refute.ThreadPoolExecutor", pool)
+    monkeypatch.setattr("ringproof.refuting.refute._try_all", attempts)
     made = miniature(tmp_path)
     made.card(claims=[claim("a", "unproven: x")])
     assert made.prove("--refute", "--jobs", "0").returncode == 0
     assert used == [expected]
+
+
+def test_an_interrupted_refutation_ends_its_processes(tmp_path: Path) -> None:
+    """A generator that is closed ends what it has started."""
+    made = miniature(tmp_path)
+    pid = tmp_path / "pid"
+    lines = ["import os, pathlib, time", "def test_limit():"]
+    lines += [f"    pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))", "    time.sleep(60)"]
+    made.file("checks/test_facts.py", "\n".join([*lines, ""]))
+    made.card(claims=[claim("limited", "checks/test_facts.py::test_limit")])
+    made.file("skills/demo/refutations.toml", refutation("limited", "= 4", "= 5"))
+    process = subprocess.Popen(made.command("--refute"), cwd=made.root, start_new_session=True)
+    while not pid.exists() or not pid.read_text():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    assert not psutil.pid_exists(int(pid.read_text()))
 
 
 def test_an_edited_tree_is_unpacked_apart(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from rich.console import Console
 from ringproof.cards import Card, Proof, ProofKind, Statement, find_cards, load_card, statements
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
-from ringproof.programs import TimeLimit, python, variables
+from ringproof.programs import python, variables
 from ringproof.progress import progress
 from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import Environment
@@ -72,6 +71,10 @@ class _Attempt:
 
     def result(self, outcome: Fate, **details: object) -> Refuted:
         return Refuted(self.statement.id, outcome, self.digest, **details)  # type: ignore[arg-type]
+
+
+_Run = Generator[Refuted | None, None, None]
+"""Tests that run; see `_try`."""
 
 
 def refute(
@@ -177,33 +180,46 @@ def _executing(request: ProveRequest, skill: str, statement: Statement) -> tuple
 def _try_all(
     request: ProveRequest, attempts: Sequence[_Attempt], console: Console
 ) -> Iterator[tuple[_Attempt, Refuted]]:
-    """Try refutations side by side, and yield each with its result."""
+    """Try refutations side by side, and yield each with its result.
+
+    All processes start in this thread: what runs in a child before its program is started is not
+    safe where other threads are.
+    """
     make_folder(request.out, field="--out")
-    stop, failed = threading.Event(), 0
+    waiting, done, failed = deque(enumerate(attempts)), 0, 0
+    running: list[tuple[_Attempt, _Run]] = []
     with (
         tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True) as scratch,
         progress(console, "refutations", len(attempts)) as update,
-        ThreadPoolExecutor(max_workers=request.jobs) as pool,
+        ExitStack() as at_the_end,
     ):
-        tasks = {
-            pool.submit(_try, request, attempt, Path(scratch, str(place)), stop): attempt
-            for place, attempt in enumerate(attempts)
-        }
-        try:
-            for done, task in enumerate(as_completed(tasks), start=1):
-                result = task.result()
-                failed += result.outcome in (Fate.GREEN, Fate.BROKEN)
-                update(done, len(tasks), failed, f"{result.statement}: {result.outcome.value}")
-                yield tasks[task], result
-        finally:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        while waiting or running:
+            while waiting and len(running) < request.jobs:
+                place, attempt = waiting.popleft()
+                run = _try(request, attempt, Path(scratch, str(place)))
+                at_the_end.callback(run.close)
+                running.append((attempt, run))
+            for one in tuple(running):
+                result = next(one[1], None)
+                if result is not None:
+                    running.remove(one)
+                    done, failed = done + 1, failed + (result.outcome in (Fate.GREEN, Fate.BROKEN))
+                    update(
+                        done, len(attempts), failed, f"{result.statement}: {result.outcome.value}"
+                    )
+                    yield one[0], result
+            time.sleep(_PAUSE_SECONDS)
 
 
-def _try(request: ProveRequest, attempt: _Attempt, folder: Path, stop: threading.Event) -> Refuted:
-    """Run the tests of one statement with its edits in place."""
+def _try(request: ProveRequest, attempt: _Attempt, folder: Path) -> _Run:
+    """Run the tests of one statement with its edits in place.
+
+    Yields:
+        ``None`` while they run, and at last the result. What runs ends when this is closed.
+    """
     if not attempt.proofs:
-        return attempt.result(Fate.BROKEN, why="the statement names no test of this checkout")
+        yield attempt.result(Fate.BROKEN, why="the statement names no test of this checkout")
+        return
     started = time.monotonic()
     cache = _own_cache(request.cache, folder)
     overlays = [write_overlay(folder, key, files) for key, files in attempt.files.items()]
@@ -229,9 +245,8 @@ def _try(request: ProveRequest, attempt: _Attempt, folder: Path, stop: threading
         supervised(command, request.root, stream, environment=environment) as process,
     ):
         deadline = started + request.timeout
-        while process.poll() is None and time.monotonic() < deadline and not stop.is_set():
-            with suppress(TimeLimit):
-                process.wait(_PAUSE_SECONDS)
+        while process.poll() is None and time.monotonic() < deadline:
+            yield None
         code = process.poll()
     suite = SuiteResult()
     for line in events.read_text("utf-8").splitlines():
@@ -239,7 +254,7 @@ def _try(request: ProveRequest, attempt: _Attempt, folder: Path, stop: threading
     suite.end(ending(code, request.timeout, output))
     shutil.rmtree(folder, ignore_errors=True)
     seconds = round(time.monotonic() - started, 1)
-    return replace(judge_run(attempt.statement.id, attempt.digest, suite), seconds=seconds)
+    yield replace(judge_run(attempt.statement.id, attempt.digest, suite), seconds=seconds)
 
 
 def _own_cache(cache: Path, folder: Path) -> Path:
