@@ -180,35 +180,36 @@ def _executing(request: ProveRequest, skill: str, statement: Statement) -> tuple
 def _try_all(
     request: ProveRequest, attempts: Sequence[_Attempt], console: Console
 ) -> Iterator[tuple[_Attempt, Refuted]]:
-    """Try refutations side by side, and yield each with its result.
-
-    All processes start in this thread: what runs in a child before its program is started is not
-    safe where other threads are.
-    """
+    """Try refutations side by side, and yield each with its result."""
     make_folder(request.out, field="--out")
-    waiting, done, failed = deque(enumerate(attempts)), 0, 0
-    running: list[tuple[_Attempt, _Run]] = []
+    failed = 0
     with (
         tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True) as scratch,
         progress(console, "refutations", len(attempts)) as update,
         ExitStack() as at_the_end,
     ):
-        while waiting or running:
-            while waiting and len(running) < request.jobs:
-                place, attempt = waiting.popleft()
-                run = _try(request, attempt, Path(scratch, str(place)))
-                at_the_end.callback(run.close)
-                running.append((attempt, run))
-            for one in tuple(running):
-                result = next(one[1], None)
-                if result is not None:
-                    running.remove(one)
-                    done, failed = done + 1, failed + (result.outcome in (Fate.GREEN, Fate.BROKEN))
-                    update(
-                        done, len(attempts), failed, f"{result.statement}: {result.outcome.value}"
-                    )
-                    yield one[0], result
-            time.sleep(_PAUSE_SECONDS)
+        runs = [_try(request, one, Path(scratch, str(at))) for at, one in enumerate(attempts)]
+        for run in runs:
+            at_the_end.callback(run.close)
+        for done, (at, result) in enumerate(_side_by_side(runs, request.jobs), start=1):
+            failed += result.outcome in (Fate.GREEN, Fate.BROKEN)
+            update(done, len(attempts), failed, f"{result.statement}: {result.outcome.value}")
+            yield attempts[at], result
+
+
+def _side_by_side(runs: Sequence[_Run], most: int) -> Iterator[tuple[int, Refuted]]:
+    """Go on with so many runs at a time, and yield the place and the result of each that ends.
+
+    All processes start in this thread: what runs in a child before its program is started is not
+    safe where other threads are.
+    """
+    waiting, running = deque(range(len(runs))), list[int]()
+    while waiting or running:
+        running += [waiting.popleft() for _ in range(min(len(waiting), most - len(running)))]
+        ended = [(at, result) for at in running if (result := next(runs[at], None)) is not None]
+        running = [at for at in running if at not in dict(ended)]
+        yield from ended
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _try(request: ProveRequest, attempt: _Attempt, folder: Path) -> _Run:
