@@ -107,6 +107,33 @@ def test_a_launch_keeps_its_sizes_and_loses_its_files() -> None:
     assert "--fp8-format" in changed and "--num-layers" not in changed
 
 
+ALLOCATOR, NEWER = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+
+
+@pytest.mark.parametrize(
+    ("given", "listed", "splits"),
+    [
+        ({}, {}, False),
+        ({ALLOCATOR: "expandable_segments:True"}, {}, True),
+        ({NEWER: "expandable_segments:True"}, {}, True),
+        ({NEWER: "expandable_segments:False"}, {}, False),
+        ({ALLOCATOR: "max_split_size_mb:64", NEWER: "expandable_segments:True"},
+         {ALLOCATOR: "max_split_size_mb:64"}, False),
+        ({NEWER: "roundup_power2_divisions:[256:1,512:2], expandable_segments:True"},
+         {NEWER: "roundup_power2_divisions:[256:1,512:2]"}, True),
+    ],
+)  # fmt: skip
+def test_settings_of_the_allocator_are_followed_or_listed(
+    given: dict[str, str], listed: dict[str, str], splits: bool
+) -> None:
+    from ringproof.rehearsal.rank.memory import expandable
+
+    program = full_size(dataclasses.replace(launch(), environment=given), options=OPTIONS)
+    assert program.environment == given and expandable(program.environment) is splits
+    changes = {c.what: c.before for c in program.changes if c.what in (ALLOCATOR, NEWER)}
+    assert changes == listed
+
+
 @pytest.mark.parametrize(
     ("batch", "kept"), [("16", "16"), ("32", "32"), ("36", "36"), ("40", "40"), ("1025", "1025")]
 )

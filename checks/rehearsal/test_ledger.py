@@ -50,23 +50,25 @@ def test_marks_have_the_peak_since_the_mark_before() -> None:
     kept = ledger.enter(512, Origin())
     ledger.drop(ledger.enter(2048, Origin()))
     ledger.mark("one")
-    ledger.pass_by(1024)
+    ledger.pass_by([(1000, Origin())])
     ledger.mark("two")
     ledger.drop(kept)
     ledger.mark("three")
     assert ledger.marks == [
-        Mark("one", 3, 512, 2560), Mark("two", 3, 512, 1536), Mark("three", 4, 0, 512)
+        Mark("one", 3, 512, 2560), Mark("two", 5, 512, 1536), Mark("three", 6, 0, 512)
     ]  # fmt: skip
 
 
-def test_bytes_that_no_block_holds_can_make_the_peak() -> None:
+def test_bytes_that_are_needed_for_a_moment_can_make_the_peak() -> None:
     ledger = Ledger()
     ledger.enter(512, Origin())
-    ledger.pass_by(4096)
-    assert (ledger.bytes, ledger.peak, ledger.extra) == (512, 4608, 4096)
-    assert Sorted(ledger, str).kinds(ledger.peak_event, ledger.extra) == {
-        "buffers": 512, "temporaries": 4096
-    }  # fmt: skip
+    ledger.pass_by([(4000, Origin(place="x.py:1")), (512, Origin(place="x.py:2"))])
+    assert (ledger.bytes, ledger.peak) == (512, 512 + 4096 + 512)
+    found, kinds = Sorted(ledger, str), {"buffers": 512, "temporaries": 4096 + 512}
+    assert found.kinds(ledger.peak_event) == kinds
+    assert found.at_peak().place == "x.py:2"
+    assert kinds in found.timeline(0, len(ledger.events))
+    assert found.kinds(len(ledger.events)) == {"buffers": 512}
 
 
 FORWARD, BACKWARD = Origin(phase="step"), Origin(phase="step", backward=True)
@@ -137,7 +139,12 @@ def test_a_compiled_function_writes_into_a_copy(storages: Storages) -> None:
     a = matrix()
     with storages.kernel(compiled=True):
         a.mul_(2)
-    assert (storages.ledger.bytes, storages.ledger.peak) == (MATRIX, 2 * MATRIX)
+    ledger = storages.ledger
+    assert (ledger.bytes, ledger.peak) == (MATRIX, 2 * MATRIX)
+    highest = Sorted(ledger, str).timeline(0, len(ledger.events))[ledger.peak_event - 1]
+    assert highest == Sorted(ledger, str).kinds(ledger.peak_event)
+    assert highest == {"buffers": MATRIX, "temporaries": MATRIX}
+    assert ledger.blocks[2].origin.shape == (SIDE, SIDE)
 
 
 def test_memory_can_be_given_to_a_tensor_that_was_emptied(storages: Storages) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -38,8 +39,13 @@ GRAPHS = "CUDA graphs and the memory pools that they keep."
 FUSED_ROUTER = "A fused kernel of the router, which keeps less than upstream's own PyTorch code."
 FLASH = "flash-attn, which keeps the same tensors and has larger temporaries in the backward pass."
 RAMP = "Batch sizes that grow during the training."
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-"""Variable with the settings of torch's caching allocator."""
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Variables with the settings of torch's caching allocator; torch reads the first that is set."""
+SETTINGS_SEEN = ("expandable_segments:True", "expandable_segments:False")
+BETWEEN_SETTINGS = re.compile(r",(?![^\[]*\])")
+OTHER_SETTINGS = (
+    "What other settings of torch's allocator do: only expandable_segments is followed."
+)
 CUDA_GRAPHS = (
     "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules", "--enable-cuda-graph",
     "--external-cuda-graph", "--cuda-graph-warmup-steps", "--cuda-graph-use-single-mempool",
@@ -108,7 +114,8 @@ def full_size(
     draft.drop(("--use-flash-attn",), FLASH)
     if draft.flags.one("--attention-backend") == "flash":
         draft.put("--attention-backend", "fused", FLASH)
-    kept = (*ENVIRONMENT, ALLOCATOR)
+    kept = (*ENVIRONMENT, *ALLOCATOR)
+    _allocator(draft, launch.environment)
     environment = {k: v for k, v in launch.environment.items() if k.startswith(kept)}
     counts = (max(size // step, 1) if step > 0 else 1 for size in (batch, whole))
     return FullProgram(
@@ -148,6 +155,15 @@ def _vocabulary(flags: Flags, end: int) -> int:
         "give their number with --vocabulary"
     )
     raise InputError("--vocabulary", sentence)
+
+
+def _allocator(draft: Draft, environment: Mapping[str, str]) -> None:
+    """Record the settings of torch's allocator that change nothing here."""
+    for name in [name for name in ALLOCATOR if name in environment][:1]:
+        given = BETWEEN_SETTINGS.split(environment[name].replace(" ", ""))
+        others = [one for one in given if one and one not in SETTINGS_SEEN]
+        if others:
+            draft.note(name, ",".join(others), "", OTHER_SETTINGS)
 
 
 def _batch(draft: Draft, sizes: Layout, step: int, batch: int) -> int:

@@ -53,9 +53,9 @@ class Sorted:
             return origin.phase
         return "backward" if origin.backward else "forward"
 
-    def kinds(self, event: int, extra: int = 0) -> dict[str, int]:
-        """Return the bytes of each kind after so many events, ``extra`` of them temporary."""
-        found: Counter[str] = Counter({"temporaries": extra})
+    def kinds(self, event: int) -> dict[str, int]:
+        """Return the bytes of each kind after so many events."""
+        found: Counter[str] = Counter()
         for number, size in self._ledger.alive(event).items():
             found[self._kinds[number]] += size
         return _ordered(found)

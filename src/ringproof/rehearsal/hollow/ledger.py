@@ -6,7 +6,7 @@ It knows no torch. Blocks are as large as those that torch's caching allocator h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ringproof.rehearsal.hollow.allocator import Allocator, SegmentBlock, rounded
@@ -75,13 +75,12 @@ class Ledger:
         bytes: Live bytes now.
         peak: Highest number of live bytes so far.
         peak_event: Number of events after which the peak was reached.
-        extra: Bytes at the peak that no block holds, because they came and went in one call.
         events: LiveBlock number and change in bytes, in order.
         allocator: Hands the blocks out.
     """
 
     def __init__(self) -> None:
-        self.bytes = self.peak = self.peak_event = self.extra = 0
+        self.bytes = self.peak = self.peak_event = 0
         self.blocks: dict[int, LiveBlock] = {}
         self.events: list[tuple[int, int]] = []
         self.marks: list[Mark] = []
@@ -119,9 +118,18 @@ class Ledger:
                 self.allocator.release(held)
             self._change(number, -block.bytes)
 
-    def pass_by(self, count: int) -> None:
-        """Note that ``count`` more bytes were needed for a moment."""
-        self._reach(self.bytes + rounded(count), rounded(count))
+    def pass_by(self, needed: Collection[tuple[int, Origin]]) -> None:
+        """Note that some bytes more were needed at the same moment, inside of one call.
+
+        They are as many as asked for: the allocator's free blocks stay as they are.
+        """
+        first = len(self.blocks) + 1
+        for number, (count, origin) in enumerate(needed, first):
+            size = rounded(count)
+            self.blocks[number] = LiveBlock(size, origin, "temporaries")
+            self._change(number, size)
+        for number in range(first, len(self.blocks) + 1):
+            self.drop(number)
 
     def mark(self, name: str) -> None:
         """Note a moment."""
@@ -131,12 +139,9 @@ class Ledger:
     def _change(self, number: int, change: int) -> None:
         self.bytes += change
         self.events.append((number, change))
-        self._reach(self.bytes, 0)
-
-    def _reach(self, level: int, extra: int) -> None:
-        self._since_mark = max(self._since_mark, level)
-        if level > self.peak:
-            self.peak, self.peak_event, self.extra = level, len(self.events), extra
+        self._since_mark = max(self._since_mark, self.bytes)
+        if self.bytes > self.peak:
+            self.peak, self.peak_event = self.bytes, len(self.events)
 
     def alive(self, event: int) -> dict[int, int]:
         """Return the bytes of each block that was alive after so many events."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from ringproof.rehearsal.hollow.allocator import rounded
 from ringproof.rehearsal.hollow.ledger import Ledger, Origin
 from ringproof.rehearsal.standins.guard import calling_place
 
 Key = int
+Described = tuple[tuple[int, ...], str]
 Pending = tuple[Any, str, tuple[int, ...], str]
 
 
@@ -41,7 +41,7 @@ class Storages:
         self._inside: dict[Key, Any] = {}  # of a kernel that still runs
         self._pending: list[Pending] = []
         self._depth = self._compiled = self._wanted = self._hidden = 0
-        self._rewritten: dict[Key, int] = {}
+        self._rewritten: dict[Key, tuple[int, Described]] = {}
 
     # -- the device -----------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Storages:
         if tensor.is_meta or self.holds(tensor):
             return
         storage = tensor.untyped_storage()
-        described = (operation, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        described = (operation, *_described(tensor))
         if not self._depth:
             self._born(storage, *described)
             return
@@ -96,11 +96,7 @@ class Storages:
 
     def _born(self, storage: Any, operation: str, shape: tuple[int, ...], dtype: str) -> None:
         key, ledger = storage._cdata, self.ledger
-        scope = self.scopes[-1] if self.scopes else ""
-        origin = Origin(
-            operation, shape, dtype, calling_place(), scope, self.phase, in_backward()
-        )  # fmt: skip
-        number = ledger.enter(storage.nbytes(), origin)
+        number = ledger.enter(storage.nbytes(), self._origin(operation, shape, dtype))
 
         def gone(_: object) -> None:
             if self._numbers.get(key, (None, 0))[1] == number:
@@ -108,6 +104,11 @@ class Storages:
             ledger.drop(number, backward=in_backward())
 
         self._numbers[key] = (weakref.ref(storage, gone), number)
+
+    def _origin(self, operation: str, shape: tuple[int, ...], dtype: str) -> Origin:
+        scope = self.scopes[-1] if self.scopes else ""
+        place = calling_place()
+        return Origin(operation, shape, dtype, place, scope, self.phase, in_backward())
 
     def number(self, tensor: torch.Tensor) -> int | None:
         """Return the ledger's number of a tensor's block, if it has one."""
@@ -159,7 +160,7 @@ class Storages:
                 self._leave_kernel()
 
     def _leave_kernel(self) -> None:
-        extra = sum(self._rewritten.values())
+        rewritten = tuple(self._rewritten.values())
         self._rewritten.clear()
         pending, self._pending = self._pending, []
         for reference, operation, shape, dtype in pending:
@@ -167,14 +168,13 @@ class Storages:
             if storage is not None and storage._cdata not in self._numbers:
                 self._born(storage, operation, shape, dtype)
             del storage
-        if extra:
-            self.ledger.pass_by(extra)
+        self.ledger.pass_by([(size, self._origin("written", *told)) for size, told in rewritten])
 
     def written(self, tensor: torch.Tensor) -> None:
         """Note that an operation writes into a tensor."""
         if self._compiled and self.number(tensor) is not None:
-            size = rounded(tensor.numel() * tensor.element_size())
-            self._rewritten[tensor.untyped_storage()._cdata] = size
+            size = tensor.numel() * tensor.element_size()
+            self._rewritten[tensor.untyped_storage()._cdata] = size, _described(tensor)
 
     # -- content --------------------------------------------------------------------------------
 
@@ -197,6 +197,11 @@ class Storages:
     def invent(self, what: str) -> None:
         """Note that upstream gets a number that nothing computed."""
         self.invented[f"{what} at {calling_place()}"] += 1
+
+
+def _described(tensor: torch.Tensor) -> Described:
+    """Return the shape and the name of the dtype."""
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
 def in_backward() -> bool:

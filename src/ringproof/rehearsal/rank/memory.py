@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,8 +28,16 @@ from ringproof.rehearsal.standins.guard import put
 TRAINING = "megatron.training.training"
 RECOMPUTING, SHARING = "megatron.core.tensor_parallel.random", "_get_share_storage"
 AFFINITY = "set_ideal_affinity_for_current_gpu"
-SETTINGS, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Variables of which torch reads the first that is set."""
+EXPANDABLE = "expandable_segments:True"
 OPTIMIZERS = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
+
+
+def expandable(environment: Mapping[str, str]) -> bool:
+    """Return whether torch's allocator would split every block."""
+    settings = next((environment[name] for name in SETTINGS if name in environment), "")
+    return EXPANDABLE in settings.replace(" ", "").split(",")
 
 
 class MemoryWatch:
@@ -86,8 +94,7 @@ class MemoryWatch:
             routing: See `FullSize`.
         """
         self._mode.crowded = routing == "worst"
-        settings = os.environ.get(SETTINGS, "").replace(" ", "").split(",")
-        self._ledger.allocator.expandable = EXPANDABLE in settings
+        self._ledger.allocator.expandable = expandable(os.environ)
         modules.register_module_forward_pre_hook(self._entered)
         modules.register_module_forward_hook(self._left, always_call=True)
         recomputing: Any = sys.modules.get(RECOMPUTING)
@@ -201,7 +208,7 @@ class MemoryWatch:
         return MemoryReport(
             peak=ledger.peak,
             steady=ended[-1].bytes if ended else ledger.bytes,
-            at_peak=blocks.kinds(ledger.peak_event, ledger.extra),
+            at_peak=blocks.kinds(ledger.peak_event),
             at_rest=blocks.kinds(ended[-1].event if ended else len(ledger.events)),
             place=relative(made.place),
             module=made.module,
