@@ -14,6 +14,7 @@ from checks.doctor.random_launches import random_launches
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.examine import RULES, Examination, examine
+from ringproof.doctor.frameworks import FRAMEWORKS
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.reported import REPORTED
@@ -259,8 +260,11 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
         **{
-            rule.statement: "read in source or reports" for rule in REPORTED if rule.effect in LATER
+            rule.statement: "read in source or reports"
+            for rule in (*REPORTED, *FRAMEWORKS)
+            if rule.effect in LATER
         },
+        "dynamic-context-parallel/end-padding-unseen": "executed on an engine that no line pins",
     }
 )
 """Rules that no run of upstream shows, with the reason."""

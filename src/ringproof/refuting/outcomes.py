@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from ringproof import __version__
 from ringproof.cards import Statement, load_card, statements
 from ringproof.cards.proof import covers
+from ringproof.errors import InputError
 from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import Environment
 from ringproof.prove.touches import Evidence
@@ -212,8 +213,8 @@ def seen_sentence(
 ) -> str:
     """Say how many of the statements that were executed in upstream's code were seen to fail.
 
-    Rows of the records that do not hold today do not count, and are named. Without a row, it says
-    nothing.
+    Rows of the records that do not hold today do not count, and are named, and so are refutations
+    that do not fit their card. Without any of them, it says nothing.
 
     Args:
         evidence: Folder of the records.
@@ -221,11 +222,15 @@ def seen_sentence(
         records: Records of a run of the proofs; see `ringproof.prove.evidence`.
         closure: Sources of the tests.
     """
-    executed, seen, stale = 0, 0, list[str]()
+    executed, seen, stale, problems = 0, 0, list[str](), list[str]()
     for record in records:
         skill = record["skill"]
         said = statements(load_card(cards[skill]))
-        rows = load_refutations(cards[skill], said)
+        try:
+            rows = load_refutations(cards[skill], said)
+        except InputError as error:  # the verdicts of the run must not be lost with it
+            problems.append(f"; {error}")
+            continue
         known = read_refuted(evidence, skill)
         failed = seen_to_fail(known, said, rows, closure)
         recorded = {name for name, row in known.items() if row.outcome is Fate.SEEN}
@@ -237,7 +242,7 @@ def seen_sentence(
         ]
         executed += len(own)
         seen += len(failed.intersection(own))
-    if not seen and not stale:
+    if not seen and not stale and not problems:
         return ""
     told = f"{seen} of the {executed} that were executed have a proof that was seen to fail"
-    return told + (f"; stale: {', '.join(stale)}" if stale else "")
+    return told + (f"; stale: {', '.join(stale)}" if stale else "") + "".join(problems)
