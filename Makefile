@@ -34,10 +34,12 @@ clients:
 # More processes than processors: tests of hangs and of interrupted commands mostly wait.
 JOBS := 3
 
-# Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
+# Lint, types, checks in one process each, smoke tests on many ranks: what runs every time. Tests that
+# a card names are left to `make prove`.
+TESTS := -m "not slow" --without-proofs -n $(JOBS)
 test: lint
-	$(BIN)/python -m pytest checks src -m "not slow" -n $(JOBS) --doctest-modules
-	$(BIN)/python -m pytest smoke -m "not slow" -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest checks src $(TESTS) --doctest-modules
+	$(BIN)/python -m pytest smoke $(TESTS) --dist worksteal
 
 # The tests for which `make test` has no time.
 test-slow: $(STAMP)

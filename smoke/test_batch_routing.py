@@ -165,6 +165,7 @@ def test_token_ids_of_a_large_vocabulary_travel(cluster: Cluster) -> None:
     check_batches(step, larger, [value[0]["batches"] for value in outcome.values])
 
 
+@pytest.mark.slow
 def test_one_rank_and_eight_get_the_same_samples(cluster: Cluster) -> None:
     alone = schedule(1, {"name": "packed"})
     many = schedule(8, {"name": "dynamic", "cp_sizes": (1, 2, 4, 8)})

@@ -87,6 +87,7 @@ def run_on_gpu(*parts: str, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_what_the_gpu_script_cannot_run_is_one_line(tmp_path: Path) -> None:
     unknown = run_on_gpu("everything", OUT=str(tmp_path))
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)

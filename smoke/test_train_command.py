@@ -123,6 +123,7 @@ def together(rank: RankContext, *, how: str) -> int | str:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.slow
 def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:
     """So it ends as one line: a rank that refused alone would be a failure with a traceback."""
     with pytest.raises(InputError, match=r"^b.txt: it cannot be read; leave it out$"):
@@ -180,6 +181,7 @@ def test_the_timeout_is_that_of_every_group(cluster: Cluster) -> None:
     assert 77.0 not in cluster.run(limits, world_size=4, seconds=None).values[0]
 
 
+@pytest.mark.slow
 def test_what_one_rank_refuses_alone_is_one_line(
     train: Command, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
@@ -265,6 +267,7 @@ def test_what_only_ranks_can_find_is_refused_by_all(
     assert train.refusal(*BANK, *options).startswith(said)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_captured_and_replayed(train: Command, tmp_path: Path) -> None:
     """The options of the refusals above, where they fit. Padded sequences fit, too."""
     log = tmp_path / "run.jsonl"

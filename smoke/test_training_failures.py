@@ -74,6 +74,7 @@ def commands() -> Iterator[list[Command]]:
             command.process.wait()
 
 
+@pytest.mark.slow
 def test_the_command_names_a_rank_that_was_killed(commands: list[Command]) -> None:
     commands.append(Command("--data", "synthetic:mean=32", *WITHOUT_END))
     commands[0].wait_for_step(2)

@@ -113,6 +113,7 @@ def test_nothing_is_executed_by_ranks_of_upstream(
     assert foreign.executed(SCRIPT, *words) == []
 
 
+@pytest.mark.slow
 def test_as_a_module_only_what_python_imports_first_is_executed(tmp_path: Path) -> None:
     """``python -m`` has the folder on its path until ringproof runs."""
     made = Foreign(tmp_path)

@@ -400,6 +400,7 @@ def wrong(pair: tuple[str, str]) -> bool:
     return case != other and bool(named) and not hang and named.isdisjoint(STATEMENTS[case])
 
 
+@pytest.mark.slow
 def test_damaged_logs_mislead_rarely(tmp_path: Path) -> None:
     pairs = [damaged(tmp_path, seed) for seed in range(400)]
     assert sum(map(wrong, pairs)) <= 4

@@ -198,6 +198,7 @@ def test_junk_is_unknown(data: bytes) -> None:
     assert judge(data)[0] == "unknown"
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(junk(SNIPPETS), junk(SNIPPETS[3:]))
 def test_mixed_junk_is_not_hierarchical(any_snippets: bytes, no_groups: bytes) -> None:

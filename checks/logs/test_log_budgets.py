@@ -20,6 +20,7 @@ from ringproof.logs.training.quantities import Columns
 from ringproof.logs.training.shaped import ShapeReader
 
 
+@pytest.mark.slow
 def test_of_many_errors_without_traceback_only_the_first_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

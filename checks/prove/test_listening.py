@@ -169,6 +169,7 @@ def calls(argument: object) -> int:
     return int(module.divide(6, 2))
 
 
+@pytest.mark.slow
 def test_ranks_tell_what_ran_on_them(stage: SessionServers) -> None:
     with collecting() as found:
         stage.call("checks.prove.test_listening:imports_only", 1)

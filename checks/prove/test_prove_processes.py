@@ -65,6 +65,7 @@ def _pids(repository: Miniature, seconds: float = 30.0) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
     repository = _repository(tmp_path, "first", "hang", "last")
     code, claims, whole = repository.verdicts("--timeout", "8")

@@ -229,6 +229,7 @@ def test_without_pytest_nothing_is_refuted_and_the_remedy_is_named(
     assert whole["problems"][-1] == f"not every test was run: {remedy}"
 
 
+@pytest.mark.slow
 def test_what_took_longest_starts_first(tmp_path: Path) -> None:
     """By the records; without one, and with one that cannot be read, files start by name."""
     repository = miniature(tmp_path)

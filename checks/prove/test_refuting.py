@@ -231,6 +231,7 @@ def test_processes_side_by_side_are_those_of_prove(
     assert used == [expected]
 
 
+@pytest.mark.slow
 def test_an_interrupted_refutation_ends_its_processes(tmp_path: Path) -> None:
     """A generator that is closed ends what it has started."""
     made = miniature(tmp_path)

@@ -39,6 +39,7 @@ def mend(made: Miniature) -> None:
     path.write_text(path.read_text().replace("!= 'c'", "!= 'd'"))
 
 
+@pytest.mark.slow
 def test_only_what_failed_runs_again(stopped: Miniature) -> None:
     mend(stopped)
     code, claims, _ = stopped.verdicts("--resume")

@@ -72,6 +72,7 @@ def test_a_report_that_is_not_one_is_no_evidence(stage: SessionServers, kind: st
     assert "without a report that can be read" in found.message
 
 
+@pytest.mark.slow
 def test_no_bytecode_is_written_into_a_folder_of_the_user(
     stage: SessionServers, tmp_path: Path
 ) -> None:

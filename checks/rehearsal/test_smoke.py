@@ -445,6 +445,7 @@ def launched(checkout: Path, tmp_path: Path) -> Callable[[str, float], list[str]
     return run
 
 
+@pytest.mark.slow
 def test_both_programs_run_even_if_one_fails(launched) -> None:
     assert launched("exit 0", 60) == []
     first, second = launched('echo "x.py: error: no such option"; exit 1', 60)

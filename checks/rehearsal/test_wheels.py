@@ -41,6 +41,7 @@ def _statuses(
     return {case.id: matrix.run(case).status for case in chosen(cases)}
 
 
+@pytest.mark.slow
 def test_a_release_trains_with_context_parallelism(stage: SessionServers, tmp_path: Path) -> None:
     cases = ["static-p2p-cp2"]
     assert _statuses(stage, tmp_path, NEWEST, cases) == {"static-p2p-cp2": Status.AGREES}

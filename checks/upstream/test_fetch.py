@@ -216,6 +216,7 @@ def test_a_cache_that_cannot_be_written(made: Demo) -> None:
     _one_line(made.run("upstream", "fetch"), "cannot be written")
 
 
+@pytest.mark.slow
 def test_two_runs_at_once(large: Demo, tmp_path: Path) -> None:
     """The second waits for the first, and then finds everything there."""
     slow = counted_git(tmp_path / "bin", then="sleep 3", at=1)
