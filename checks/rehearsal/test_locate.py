@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ringproof.rehearsal.locate import saying
-from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, _kind
+from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, row_kind
 from ringproof.rehearsal.locate.factors import explained
 from ringproof.rehearsal.locate.gradients import loss_scales
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
-from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
 from ringproof.rehearsal.locate.rows import LAYOUTS, Rows, contiguous, zigzag
 from ringproof.rehearsal.protocol.trace import (
     LOCAL,
@@ -215,6 +215,67 @@ def rolled(record: RunTrace, by: int) -> RunTrace:
     return RunTrace(tuple(ranks))
 
 
+def with_positions(record: RunTrace, layout: str) -> RunTrace:
+    """Give the model of each rank the positions of its tokens, too."""
+    ranks = []
+    for number, one in enumerate(record.ranks):
+        index = LAYOUTS[layout](number, len(record.ranks), ROWS)[None]
+        stored = TracedTensor(Values(len(one.data), index.shape, index.dtype.str))
+        calls = list(one.trace.calls)
+        inputs = {**calls[0].inputs, "position_ids": len(TENSORS)}
+        calls[0] = replace(calls[0], inputs=inputs)
+        trace = replace(one.trace, tensors=(*one.trace.tensors, stored), calls=tuple(calls))
+        ranks.append(RankRecord(trace, np.concatenate([one.data, index.view(np.uint8)[0]])))
+    return RunTrace(tuple(ranks))
+
+
+def test_the_errors_of_all_modules_are_mapped() -> None:
+    def lose(values: dict[str, Array]) -> None:
+        values["~query"] = values["~query"] + np.nan
+
+    record = run((1, add("attended", 0.5)), (0, lose))
+    errors = found(record).errors
+    assert errors is not None and errors.modules == ("", "embedding", "block", "block.attention")
+    assert (errors.step, errors.ranks, errors.blocks) == (1, (0, 1), tuple(range(ROWS + 1)))
+    rows = {(row.module, row.phase): row for row in errors.rows}
+    forward = rows["block.attention", "forward"]
+    assert forward.ranks[0] == 0 and forward.ranks[1] is not None and forward.ranks[1] > 1e6
+    assert [at for at, ratio in enumerate(forward.blocks) if ratio] == [6]
+    assert rows["embedding", "forward"].ranks == (0, 0)
+    assert rows["block.attention", "backward"].ranks == (MOST_TIMES, 0)
+    assert rows["block.attention", "gradients"].blocks == ()
+    assert ("embedding", "backward") not in rows  # tokens have no gradient
+    assert found(run()).errors is None
+    loss = found(run(reduced=0.5)).errors
+    assert loss is not None
+    gradients = {row.module: row.ranks for row in loss.rows if row.phase == "gradients"}
+    assert gradients["block.attention"] == pytest.approx((gradients["block.attention"][0],) * 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_reference_with_cp_is_put_together(layout: str) -> None:
+    reference, disturbed = (
+        with_positions(
+            run(*((at, times("query", 1 + off)) for at in (0, 1)), layout=layout), layout
+        )
+        for off in (0.0, 1e-15)
+    )
+    same = located(with_positions(one_rank(), layout), reference, disturbed, (1,))
+    assert (same.culprit, same.reason) == (None, "every tensor that was compared agrees")
+    assert same.compared == 10 and same.left_out == ()
+    wrong = with_positions(run((1, add("attended", 0.5)), layout="zigzag"), "zigzag")
+    one = located(wrong, reference, disturbed, (1,)).culprit
+    assert one is not None and (one.module, one.positions) == ("block.attention", ((6, 6),))
+    lost = with_positions(run(reduced=0.5), "zigzag")
+    scaled = located(lost, reference, disturbed, (1,)).culprit
+    assert scaled is not None and scaled.phase == "scale"
+
+
+def test_rows_of_a_reference_without_positions_are_not_put_together() -> None:
+    found = located(one_rank(), run(), run(), (1,))
+    assert found.reason == "the positions of the ranks are in no known layout"
+
+
 @pytest.mark.parametrize("by", [0, 1])
 def test_tokens_that_the_model_itself_moves_are_compared(by: int) -> None:
     """An embedding that looks up wrong tokens rightly is not to blame."""
@@ -372,7 +433,7 @@ def test_rows_are_read_only_from_a_shape_that_has_one_reading(
     one = run().ranks[0]
     place = replace(one.trace.place, sizes=(split, 2, 1, 1), sequence_parallel=split > 1)
     one = replace(one, trace=replace(one.trace, place=place))
-    kind = _kind(Values(0, shape, "<f8"), Rows(np.arange(8), 16, batch), one)
+    kind = row_kind(Values(0, shape, "<f8"), Rows(np.arange(8), 16, batch), one)
     assert (None if kind is None else astuple(kind)) == read
 
 

@@ -19,7 +19,14 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.locate.result import Beside, Culprit, WrongPlace
+from ringproof.rehearsal.locate.result import (
+    MOST_TIMES,
+    Beside,
+    Culprit,
+    ErrorMap,
+    ModuleErrors,
+    WrongPlace,
+)
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
 from ringproof.rehearsal.rehearsing import estimate, find_script
@@ -125,7 +132,13 @@ def test_the_first_wrong_tensor_is_shown() -> None:
         "forward", "decoder.layers.0", "output", 1, (0, 1), (1,), ((64, 191),), (0,), 0.83, 1e-5,
         "te/a.py:7", "mcore/b.py:9", "", beside,
     )  # fmt: skip
-    found = dataclasses.replace(variant(5.5), located=WrongPlace(culprit, "", (1,), 9, (("x", 2),)))
+    layer, inner = "decoder.layers.0", "decoder.layers.0.<b>mlp</b>"
+    errors = ErrorMap(1, (0, 1), (0, 128, 256), ("", layer, inner), (
+        ModuleErrors(layer, "forward", (0.25, 8.3e4), (8.3e4, 0.25)),
+        ModuleErrors(inner, "backward", (MOST_TIMES, None), (12.0, None)),
+    ))  # fmt: skip
+    place = WrongPlace(culprit, "", (1,), 9, (("x", 2),), errors)
+    found = dataclasses.replace(variant(5.5), located=place)
     text = "\n".join(lines(rehearsal(found)))
     assert "decoder.layers.0 is wrong in the forward in step 1, microbatches 0-1, on rank 1" in text
     assert "computed at te/a.py:7, called at mcore/b.py:9" in text
@@ -135,7 +148,18 @@ def test_the_first_wrong_tensor_is_shown() -> None:
     assert data["sentence"].startswith("decoder.layers.0 is wrong")
     assert data["culprit"]["positions"] == [[64, 191]]
     shown = page(rehearsal(found))
-    assert "&lt;b&gt;query" in shown and "<b>query" not in shown
+    assert "&lt;b&gt;query" in shown and "<b>query" not in shown and "<b>mlp" not in shown
+    for cell in (
+        f'<td class="e0 start" title="{layer}: forward, rank 0: agrees, 0.25 of what rounding',
+        f'<td class="e3 first" title="{layer}: forward, rank 1: 8.3e+04 times what rounding',
+        'rank 0: at least 1e+09 times what rounding explains">1e9</td>',
+        'rank 1: not compared"><span class="unseen">-</span></td>',
+        f'<td class="e3 start first" title="{layer}: forward, positions 0-127: 8.3e+04 times',
+        "positions 128-255: not compared",
+    ):
+        assert cell in shown
+    assert data["errors"]["rows"][0]["ranks"] == [0.25, 8.3e4]
+    assert "first wrong: " not in page(rehearsal(variant(5.5)))
     assert as_json(rehearsal(variant()))["located"] is None
 
 

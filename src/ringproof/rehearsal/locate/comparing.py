@@ -124,7 +124,7 @@ class TraceComparison:
         if rows is None:
             return "belongs to a microbatch of unknown tokens"
         mine = rank.values(stored)
-        kind = _kind(stored, rows, rank)
+        kind = row_kind(stored, rows, rank)
         if np.dtype(stored.dtype).kind != "f" and kind is not None and kind.axis != 1:
             return "holds no real numbers"
         if kind is None:
@@ -142,7 +142,7 @@ class TraceComparison:
         return self._compared(port, mine, expected, kind, rows.index, (tensor, data, stage))
 
     def _compared(
-        self, port: Port, mine: Array, expected: Array, kind: _Kind, index: Array,
+        self, port: Port, mine: Array, expected: Array, kind: RowKind, index: Array,
         at: tuple[int, int, int],
     ) -> Compared:  # fmt: skip
         every = replace(port, call=(*port.call[:2], 0, *port.call[3:]))
@@ -183,7 +183,7 @@ class TraceComparison:
         return largest, max(FACTOR * moved, FLOOR * float(epsilon))
 
     def _whole(
-        self, record: RunTrace, port: Port, at: tuple[int, int, int], kind: _Kind
+        self, record: RunTrace, port: Port, at: tuple[int, int, int], kind: RowKind
     ) -> Array | None:
         """Return a tensor of the reference with all rows, joined over TP where it is split."""
         tensor, data, stage = at
@@ -213,8 +213,8 @@ def _stored(rank: RankRecord, port: Port, key: CallKey) -> Array | None:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """Where the rows of a tensor are.
+class RowKind:
+    """Where the rows of a tensor are, as `row_kind` finds them in its shape.
 
     Attributes:
         axis: Dimension of the rows.
@@ -228,14 +228,18 @@ class _Kind:
     flat: int = 1
     split: int = 1
 
-    def take(self, whole: Array, index: Array, tensor: int) -> Array:
-        """Return the rows of a rank from a tensor that has all rows."""
+    def places(self, index: Array, tensor: int) -> Array:
+        """Return where the rows ``index`` of a CP rank are in a tensor that has all rows."""
         if self.flat > 1:
             index = (index[:, None] * self.flat + np.arange(self.flat)).reshape(-1)
         if self.split > 1:
             part = len(index) // self.split
             index = index[tensor * part : (tensor + 1) * part]
-        return np.take(whole, index, axis=self.axis)
+        return index
+
+    def take(self, whole: Array, index: Array, tensor: int) -> Array:
+        """Return the rows of a rank from a tensor that has all rows."""
+        return np.take(whole, self.places(index, tensor), axis=self.axis)
 
     def by_row(self, values: Array) -> Array:
         """Return the largest value of each row [n, b], or [n]."""
@@ -246,7 +250,7 @@ class _Kind:
         return moved.reshape(*moved.shape[:kept], -1).max(axis=-1, initial=0.0)
 
 
-def _kind(stored: Values, rows: Rows, rank: RankRecord) -> _Kind | None:
+def row_kind(stored: Values, rows: Rows, rank: RankRecord) -> RowKind | None:
     """Find the rows in a shape: [s, b, ...], [b, s], [s b, ...] or [s, ...]; s may be split.
 
     Returns:
@@ -258,13 +262,13 @@ def _kind(stored: Values, rows: Rows, rank: RankRecord) -> _Kind | None:
     first = shape[0] if shape else 0
     second = shape[1] if len(shape) > 1 else 0
     if first == count and count != batch:
-        return _Kind(0, second == batch)
+        return RowKind(0, second == batch)
     if (first, second) == (batch, count):
-        return _Kind(1, samples=True)
+        return RowKind(1, samples=True)
     if batch > 1 and first == count * batch and second != batch:
-        return _Kind(0, samples=False, flat=batch)
+        return RowKind(0, samples=False, flat=batch)
     if rank.trace.place.sequence_parallel and first * size == count and second == batch:
-        return _Kind(0, samples=True, split=size)
+        return RowKind(0, samples=True, split=size)
     return None
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ringproof.rehearsal.locate.comparing import EXPERTS, Runs, TraceComparison
 from ringproof.rehearsal.locate.gradients import loss_scales, wrong_gradients, wrong_weights
+from ringproof.rehearsal.locate.joining import joined
+from ringproof.rehearsal.locate.overview import error_map
 from ringproof.rehearsal.locate.reading import RunTrace, read_run
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
 from ringproof.rehearsal.locate.rows import layout_of
@@ -79,18 +81,27 @@ def _not_covered(program: Program) -> str:
 def located(
     run: RunTrace, reference: RunTrace, disturbed: RunTrace, steps: Sequence[int]
 ) -> WrongPlace:
-    """Find the first tensor of a run that its reference does not have, from their traces."""
+    """Find the first tensor of a run that its reference does not have, from their traces.
+
+    A reference with context parallelism is put together first.
+    """
     given = tuple(steps)
     every = (*run.ranks, *reference.ranks, *disturbed.ranks)
     if any(rank.trace.full for rank in every):
         return WrongPlace(None, "the trace is larger than its limit", given)
     if any(batch.borders for rank in run.ranks for batch in rank.trace.batches):
         return WrongPlace(None, "the rows of packed sequences are not put together", given)
-    layout = layout_of(run, reference)
+    sizes = [one.ranks[0].trace.place.sizes for one in (run, reference, disturbed)]
+    if len({(tensor, data, stage) for tensor, _, data, stage in sizes}) > 1:
+        return WrongPlace(None, "the runs differ in TP, DP or PP, not only in CP", given)
+    whole, moved = joined(reference), joined(disturbed)
+    if isinstance(whole, str) or isinstance(moved, str):
+        return WrongPlace(None, f"{whole if isinstance(whole, str) else moved}", given)
+    layout = layout_of(run, whole)
     if layout is None:
         why = "the tokens of the ranks are not those of the reference in any known layout"
         return WrongPlace(None, why, given)
-    comparison = TraceComparison(Runs(run, reference, disturbed, layout))
+    comparison = TraceComparison(Runs(run, whole, moved, layout))
     search = Search(comparison)
     culprit = None
     for step in given:
@@ -98,7 +109,9 @@ def located(
         if culprit is not None:
             break
     reason = "" if culprit else "every tensor that was compared agrees"
-    return WrongPlace(culprit, reason, given, search.compared, _left_out(search.left_out, run))
+    said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
+    errors = None if culprit is None else error_map(search, culprit)
+    return WrongPlace(culprit, reason, given, *said, errors)
 
 
 def _in_step(

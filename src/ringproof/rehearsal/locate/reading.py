@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from ringproof.rehearsal.protocol.trace import (
     Place,
@@ -18,7 +18,6 @@ from ringproof.rehearsal.protocol.trace import (
     TracedBatch,
     TracedCall,
     TracedParameter,
-    TracedTensor,
     Values,
 )
 
@@ -88,45 +87,23 @@ def coordinates(place: Place) -> tuple[int, int, int, int]:
 
 
 def read_run(folder: Path, ranks: int) -> RunTrace | None:
-    """Read the traces of a run; ``None`` where a rank wrote none."""
+    """Read the traces of a run of our own; ``None`` where a rank wrote none."""
     found = []
     for rank in range(ranks):
-        path, values = folder / f"trace-{rank}.json", folder / f"trace-{rank}.bin"
+        path = folder / f"trace-{rank}.json"
         if not path.is_file():
             return None
-        empty = not values.stat().st_size
-        data = np.zeros(0, np.uint8) if empty else np.memmap(values, np.uint8, "r")
-        found.append(RankRecord(_rank(json.loads(path.read_text())), data))
+        found.append(read_rank(path, path.with_suffix(".bin")))
     return RunTrace(tuple(found))
 
 
-def _rank(data: dict[str, Any]) -> RankTrace:
-    """Make a trace from JSON of our own ranks."""
-    return RankTrace(
-        **{
-            **data,
-            "place": Place(**{**data["place"], "sizes": tuple(data["place"]["sizes"])}),
-            "tensors": tuple(map(_tensor, data["tensors"])),
-            "calls": tuple(TracedCall(**one) for one in data["calls"]),
-            "batches": tuple(TracedBatch(**one) for one in data["batches"]),
-            "parameters": tuple(
-                TracedParameter(**{**one, "value": _values(one["value"])})
-                for one in data["parameters"]
-            ),
-        }
-    )
+def read_rank(path: Path, values: Path) -> RankRecord:
+    """Read what a rank wrote; its values stay on disk until they are used.
 
-
-def _tensor(data: dict[str, Any]) -> TracedTensor:
-    gradient = data["gradient"]
-    return TracedTensor(
-        **{
-            **data,
-            "value": _values(data["value"]),
-            "gradient": None if gradient is None else _values(gradient),
-        }
-    )
-
-
-def _values(data: dict[str, Any]) -> Values:
-    return Values(data["offset"], tuple(data["shape"]), data["dtype"])
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: ``path`` is not what a rank writes.
+    """
+    empty = not values.stat().st_size
+    data = np.zeros(0, np.uint8) if empty else np.memmap(values, np.uint8, "r")
+    return RankRecord(TypeAdapter(RankTrace).validate_json(path.read_bytes()), data)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_TIMES = 1e9
+"""The largest ratio of an error to its tolerance; where values are not finite, too."""
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -67,6 +70,41 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class ModuleErrors:
+    """How far the tensors of one module are from the reference in one phase.
+
+    Attributes:
+        phase: ``forward`` (outputs), ``backward`` (gradients of inputs), ``gradients`` (of
+            parameters, after their reduction) or ``weights`` (after the step).
+        ranks: Largest error over its tolerance on each rank of `ErrorMap.ranks`, at most
+            `MOST_TIMES`; ``None`` where nothing was compared.
+        blocks: The same for each block of positions over all ranks; empty for parameters.
+    """
+
+    module: str
+    phase: str
+    ranks: tuple[float | None, ...]
+    blocks: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class ErrorMap:
+    """The errors of all modules in one training step.
+
+    Attributes:
+        blocks: First position of each block, and the end of the last one.
+        modules: Names in the order in which they are called first.
+        rows: Errors by module and phase.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    blocks: tuple[int, ...]
+    modules: tuple[str, ...]
+    rows: tuple[ModuleErrors, ...]
+
+
+@dataclass(frozen=True)
 class WrongPlace:
     """Where a run parts from its reference.
 
@@ -76,6 +114,7 @@ class WrongPlace:
         steps: Training steps that were compared.
         compared: Number of tensors that were compared up to the culprit.
         left_out: What was not compared, and why, each with the number of tensors.
+        errors: Of every module in the step of the culprit; ``None`` without one.
     """
 
     culprit: Culprit | None
@@ -83,3 +122,4 @@ class WrongPlace:
     steps: tuple[int, ...] = ()
     compared: int = 0
     left_out: tuple[tuple[str, int], ...] = ()
+    errors: ErrorMap | None = None

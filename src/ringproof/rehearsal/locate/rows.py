@@ -94,11 +94,15 @@ def rows_of(run: RunTrace, rank: RankRecord, layout: str, step: int, number: int
     return Rows(LAYOUTS[layout](context, size, length), length, given.shape[0])
 
 
-def tokens(rank: RankRecord, key: tuple[int, int, int]) -> Array | None:
-    """Return the tokens [b, s] of a microbatch; ``None`` where a stage is given none."""
+def tokens(rank: RankRecord, key: tuple[int, int, int], name: str = TOKENS) -> Array | None:
+    """Return the tokens [b, s] of a microbatch, or another input of the model that is like them.
+
+    Returns:
+        ``None`` where a stage is given none.
+    """
     step, chunk, number = key
     call = rank.calls.get((step, chunk, number, "", 0))
-    if call is None or TOKENS not in call.inputs:
+    if call is None or name not in call.inputs:
         return None
-    found = rank.values(rank.trace.tensors[call.inputs[TOKENS]].value)
+    found = rank.values(rank.trace.tensors[call.inputs[name]].value)
     return found if found.ndim == 2 else None

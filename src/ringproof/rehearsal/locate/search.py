@@ -53,15 +53,16 @@ class Search:
 
     def forward(self, step: int) -> Culprit | None:
         """Return what is wrong first in the forward of a step."""
-        found = [self._first(self._forward_ports(*place)) for place in self._batches(step)]
+        found = [self._first(self._forward_ports(*place)) for place in self.batches(step)]
         return self._culprit([one for one in found if one is not None])
 
     def backward(self, step: int) -> Culprit | None:
         """Return what is wrong first in the backward of a step whose forward agrees."""
-        found = [self._first(self._backward_ports(*place)) for place in self._batches(step)]
+        found = [self._first(self._backward_ports(*place)) for place in self.batches(step)]
         return self._culprit([one for one in found if one is not None])
 
-    def _batches(self, step: int) -> Iterator[tuple[RankRecord, TracedBatch]]:
+    def batches(self, step: int) -> Iterator[tuple[RankRecord, TracedBatch]]:
+        """Yield the microbatches of a step on all ranks of the run."""
         for rank in self.comparison.runs.run.ranks:
             for batch in rank.trace.batches:
                 if batch.step == step:
@@ -93,7 +94,7 @@ class Search:
     def _forward_ports(
         self, rank: RankRecord, batch: TracedBatch
     ) -> Iterator[tuple[tuple[int, int], RankRecord, Port]]:
-        stage = _stage(rank, batch.chunk)
+        stage = stage_of(rank, batch.chunk)
         events = [
             event
             for key, call in calls_of(rank, batch).items()
@@ -106,7 +107,7 @@ class Search:
     def _backward_ports(
         self, rank: RankRecord, batch: TracedBatch
     ) -> Iterator[tuple[tuple[int, int], RankRecord, Port]]:
-        stage = -_stage(rank, batch.chunk)
+        stage = -stage_of(rank, batch.chunk)
         fired = sorted(
             (rank.trace.tensors[getattr(call, side)[port.name]].fired, -call.entered, port.name,
              side, port)
@@ -252,7 +253,7 @@ def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
     return max(before, key=lambda key: rank.calls[key].left, default=None)
 
 
-def _stage(rank: RankRecord, chunk: int) -> int:
+def stage_of(rank: RankRecord, chunk: int) -> int:
     """Position of a chunk in the pipeline, over all stages."""
     return chunk * rank.trace.place.sizes[3] + rank.trace.place.pipeline
 

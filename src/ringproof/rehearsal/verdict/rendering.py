@@ -10,6 +10,7 @@ from itertools import groupby
 from ringproof.errors import printable
 from ringproof.launch.small.draft import Change
 from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.verdict.errors_picture import errors_pictures
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.pictures import PLOT, picture, plots
 from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal
@@ -47,6 +48,7 @@ def _rendered(template: str, rehearsal: Rehearsal, *, verbose: bool = True) -> s
         "code": CODE,
         "other_attention": OTHER_ATTENTION,
         "between_lines": between_lines,
+        "errors_pictures": errors_pictures,
         "kinds_of_groups": kinds_of_groups,
         "layers": layers,
         "located": saying,
