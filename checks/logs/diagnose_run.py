@@ -319,6 +319,9 @@ CASES = (
     general("nccl-network", "torch.distributed.DistBackendError",
             "NCCL error in: x.cpp:33, unhandled system error\nNET/IB: Got completion "
             "from peer 10.0.0.1<4> with status=IBV_WC_RETRY_EXC_ERR(12)"),
+    general("nccl-connect", "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:33, unhandled system error\nLast error:\n"
+            "socketStartConnect: Connect to 10.0.0.1<4> failed : No route to host"),
     general("cpu-collective", "RuntimeError", "No backend type associated with device type cpu"),
     general("launch-failure", "torch.AcceleratorError", "CUDA error: unspecified launch failure"),
     general("cublas-support", "RuntimeError",

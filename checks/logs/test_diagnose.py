@@ -119,6 +119,7 @@ ROOT_CAUSE = [
     "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 77)",
 ]  # fmt: skip
 MESSAGE = ["CUDA graph mismatch:", "- Value mismatch at x.local_cp_size: 2"]
+PRINTED_NEXT = "module 7: CUDA graph accepts only Tensor inputs"
 FAULT = "  what():  CUDA error: an illegal memory access was encountered"
 CUT_SHORT = [f"[rank1]: {line}" for line in traceback(UNKNOWN)[:-1]]
 CAUSES = {
@@ -132,7 +133,11 @@ CAUSES = {
     "what followed from it": ([*traceback(KNOWN), *DURING, *traceback(UNKNOWN)], "rerun-iterator"),
     "a traceback without its end": (CUT_SHORT, CUT),
     "which is the last resort": ([*CUT_SHORT, *RAISED[: len(REST) + 1]], "rerun-iterator"),
-    "all lines of a message": ([*traceback(UNKNOWN), *MESSAGE], "local-graphs"),
+    "all lines of a message": (
+        [*traceback(UNKNOWN)[:-1], f"mycode.BadError: {MESSAGE[0]}", MESSAGE[1]],
+        "local-graphs",
+    ),
+    "what is printed after a message": ([*traceback(UNKNOWN), PRINTED_NEXT], "mycode.BadError"),
     "no line of the message": ([*traceback(UNKNOWN), "", MESSAGE[1]], "mycode.BadError"),
     "an error late in a long line": (["z" * 30_000 + FAULT], "illegal-memory-access"),
     "after a logger's prefix": ([f"ERROR | train:12 - {FIRST}", *REST], "rerun-iterator"),

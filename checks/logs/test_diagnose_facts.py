@@ -17,7 +17,7 @@ from checks.logs.diagnose_run import (
 )
 from checks.logs.groups_run import argument, engine, startup
 from checks.logs.test_diagnose import INDEX, KNOWN, UNKNOWN, cause, read
-from ringproof.logs.diagnosis.facts import FACTS
+from ringproof.logs.diagnosis.facts import BUSY, FACTS
 from ringproof.logs.diagnosis.output import as_json, as_text, headline
 from ringproof.logs.diagnosis.places import upstream_place
 
@@ -60,7 +60,7 @@ def test_a_cause_needs_what_the_logs_show(
 
 
 def test_entries_need_known_facts_and_have_a_general_entry_or_none() -> None:
-    assert {need for one in INDEX for need in one.needs} <= set(FACTS)
+    assert {need for one in INDEX for need in one.needs} <= {*FACTS, BUSY}
     assert all(
         one.restart.startswith(("stop: ", "restart: ", "unknown: ")) and one.restart.endswith(".")
         for one in INDEX

@@ -1,9 +1,9 @@
 """``logs diagnose`` on logs of public threads, each with a key that was written before it was read.
 
 A report is solved where the first finding is the one of the key, is explained or named as unknown
-as the key allows, and the restart advice is right. It is helped where the right line is shown with
-less, and unread where the lines are only named as errors. Anything else is wrong, or silent, which
-no report may be.
+as the key allows, and the restart advice and the rank, where the key names one, are right. It is
+helped where the right line is shown with less, and unread where the lines are only named as errors.
+Anything else is wrong, or silent, which no report may be.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def judged(report: Diagnosis, key: dict[str, Any]) -> str:
         return "unread" if report.unread and not report.found else "silent"
     right = re.search(key["shows"], said(found[0])) is not None
     symptom = found[0].symptom.id if found[0].symptom else "unknown"
-    if contrary or (report.cause and not right):
+    who = found[0].who if right and "rank" in key else {key.get("rank")}
+    others = {one for one in who if one and one.startswith("rank ")} - {key.get("rank")}
+    if contrary or (report.cause and not right) or others:
         return "wrong"
-    if right and symptom in key["symptoms"] and advice in allowed:
+    if right and symptom in key["symptoms"] and advice in allowed and who == {key.get("rank")}:
         return "solved"
     if right and symptom not in ("unknown", *key["symptoms"]):
         return "wrong"

@@ -61,6 +61,8 @@ NEEDLES = (
     b"watchdog hang",
     b"watchdog got stuck",
     b"memory pressure",
+    b"memory usage threshold",
+    b"Check failed: ",
     b"Killed process",
     b"low on resource",
     b"exited on signal",
@@ -117,6 +119,16 @@ _NOTICED = re.compile(r"dump signal due to a collective timeout from this local 
 _OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
+_NOT_UNPICKLED = re.compile(r"(\w+)\.__init__\(\) (?:missing|takes|got an unexpected)")
+_SIGNALLED = re.compile(r"died with <Signals\.SIG\w+: (\d+)>")
+_LEFT_OPEN = (":", ",", "(", "[", "{")
+# How further lines begin that CUDA, NCCL, torch and Ray add to a message without an indentation.
+_FURTHER = re.compile(
+    r"nccl[A-Z]\w+|NET/|Last error|CUDA kernel errors|For debugging|Compile with|Device-side"
+    r"|Exception raised|The actor (?:is|never)|Memory on the node|Mismatched elements|Expected "
+    r"|Greatest |\d+\. |[-^~=*]"
+)
+_LISTS = re.compile(r"ValidationError|ChildFailedError|Ray\w+Error|ActorDiedError")
 
 
 @dataclass
@@ -163,6 +175,7 @@ class _Open:
         indent: Blanks in front of the traceback, as in the summary of torchrun.
         implied: Whether the first line of the traceback is missing.
         timed: Whether its lines have times, as all lines of some launchers do.
+        open: Whether the last line of the message announces another one.
     """
 
     event: RankError
@@ -172,6 +185,7 @@ class _Open:
     indent: int = 0
     implied: bool = False
     timed: bool = False
+    open: bool = False
 
 
 @dataclass
@@ -358,7 +372,7 @@ class LogReader(Scan):
             found = self._continue(said, line)
             if key in self._open or body.startswith(" "):
                 return found
-        if body.startswith(("During handling of", "The above exception was")):
+        if body.startswith("During handling of"):
             self._after.add(key)
         fields = said.alone
         if self._stack and (frame := _STACK_FRAME.match(body)):
@@ -413,10 +427,11 @@ class LogReader(Scan):
                 event.who = f"{task[1]} {task[2]}"
             event.error = event.message = ""
         if event.error:
-            if one.more >= MOST_MORE or not _goes_on(said, one.timed):
+            if one.more >= MOST_MORE or not _goes_on(said, one):
                 return self._close(said.key)
             one.more += 1
             event.message += f"\n{said.body.strip()}"
+            one.open = said.body.rstrip().endswith(_LEFT_OPEN)
         elif frame := said.frame:
             event.place, event.code = f"{frame[1]}:{frame[2]}", ""
             event.functions = tuple(dict.fromkeys((*event.functions, frame[3] or "")))
@@ -426,6 +441,7 @@ class LogReader(Scan):
             event.error, event.message = raised[1], raised[2] or ""
             event.line, event.text = line.number, said.text
             event.time, event.iteration = said.time or event.time, self.iteration
+            one.open = not event.message.strip() or event.message.rstrip().endswith(_LEFT_OPEN)
         elif one.expects_code and said.body[:1].isspace():
             event.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
@@ -450,6 +466,11 @@ class LogReader(Scan):
         event = one.event
         event.error = event.error or (UNREAD if one.implied else CUT)
         event.weak = event.error == UNREAD
+        lost = _NOT_UNPICKLED.search(event.message)
+        if lost and "from_ray_exception" in event.functions:
+            event.error = lost[1]  # raised by a worker, and Ray could not carry it
+        if signalled := _SIGNALLED.search(event.message):
+            event.error = f"exit code -{signalled[1]}"
         own = _OWN_RANK.match(event.message)
         if own and not event.who.startswith("rank "):
             event.who = f"rank {int(own[1])}"
@@ -458,8 +479,15 @@ class LogReader(Scan):
         return (event,)
 
 
-def _goes_on(said: _Said, timed: bool) -> bool:
-    """Whether a line after an exception belongs to its message; a logger's line has a time."""
+def _goes_on(said: _Said, one: _Open) -> bool:
+    """Whether a line after an exception belongs to its message, and not to what is printed next.
+
+    A logger's line has a time. Without an indentation only lines count that the one before
+    announces, that a library is known to add, or that belong to an exception with a list.
+    """
     ends = ("During handling", "The above exception", "Traceback ", "[", "File ")
-    own = bool(said.time) and not timed
-    return bool(said.body.strip()) and not own and not said.body.startswith(ends)
+    own = bool(said.time) and not one.timed
+    if not said.body.strip() or own or said.body.startswith(ends):
+        return False
+    told = said.body[0].isspace() or one.open or _FURTHER.match(said.body)
+    return bool(told) or _LISTS.search(one.event.error) is not None

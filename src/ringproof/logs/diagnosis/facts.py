@@ -15,6 +15,7 @@ from ringproof.logs.parsing import RunSetup
 
 DYNAMIC, GRAPHS, CP = "dynamic-cp", "graphs", "cp"
 EP_OVERLAP, FUSED_THD = "ep-overlap", "fused-thd-2.6"
+BUSY = "busy"
 FACTS = (DYNAMIC, GRAPHS, CP, EP_OVERLAP, FUSED_THD)
 _LITERALS = MappingProxyType(
     {
@@ -127,7 +128,7 @@ class ShownFacts:
 
     def allow(self, needs: Iterable[str]) -> bool:
         """Whether the run is known to be what an entry needs; ``!cp`` needs the opposite."""
+        shown = {*self.shown, BUSY} if self.busy else self.shown
         return all(
-            need[1:] not in self.shown if need.startswith("!") else need in self.shown
-            for need in needs
+            need[1:] not in shown if need.startswith("!") else need in shown for need in needs
         )

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 _MESSAGES = (
     "log", "message", "msg", "MESSAGE", "textPayload", "line", "text", "body", "content", "event",
 )  # fmt: skip
-_DETAILS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error")
+_DETAILS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error", "py_callstack")
 _TIMES = ("time", "timestamp", "@timestamp", "ts", "asctime", "datetime")
 _RANKS = ("rank", "global_rank", "RANK")
 _NAMES = (
@@ -79,11 +79,12 @@ def _of_record(text: str) -> Iterator[LinePiece]:
 
 
 def _fields(record: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a record and of the records inside it, the innermost first."""
-    for value in record.values():
-        if isinstance(value, dict) and depth < _DEEPEST:
+    """Yield the fields of a record and of the records inside it."""
+    for name, value in record.items():
+        if not isinstance(value, dict):
+            yield name, value
+        elif depth < _DEEPEST:
             yield from _fields(value, depth + 1)
-    yield from record.items()
 
 
 def _unescaped(one: LinePiece) -> Iterator[LinePiece]:

@@ -34,6 +34,7 @@ _TOKEN = re.compile(
     r"|(?: {0,6}(?P<task>\d{1,6}): )"
 )
 _STAMPED = re.compile(_STAMP)
+_BEFORE_RANK = re.compile(r"(?P<name>[\w.@/-]{1,80}):? +\[rank(?P<rank>\d{1,6})\]:? ?")
 _GLOG = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+)")
 _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
@@ -135,7 +136,7 @@ class PrefixReader:
 
     def _learn(self, prefix: str) -> None:
         shape = re.sub(r"\d+", r"\\d+", re.escape(prefix).replace("\\ ", " "))
-        shape = re.sub(r" +", " +", shape)
+        shape = re.sub(r" *$", " ?", re.sub(r" +", " +", shape).removesuffix(" +"))
         if shape not in self.shapes and len(self.shapes) < _MOST_SHAPES:
             self.shapes[shape] = None
             self._learned = re.compile("|".join(sorted(self.shapes, key=len, reverse=True)))
@@ -153,6 +154,9 @@ def read_prefix(text: str, known: Mapping[str, str] | None = None, time: str = "
         position = match.end()
         tokens.update({name: value for name, value in match.groupdict().items() if value})
         time = time or _time(_STAMPED.search(match[0]))
+    if "rank" not in tokens and (match := _BEFORE_RANK.match(text, position)):
+        tokens.update(match.groupdict())
+        position = match.end()
     if host := tokens.pop("host", ""):
         tokens["name"] = host
     body = text[position:]

@@ -54,7 +54,11 @@ class SharedError:
             self.evidence.append(event)
         self.count += 1
         self.last = event
-        if alike:
+        if alike and not (event.who == event.file and self._named_in(event.file)):
             self.who.add(event.who)
         if event.error == TIMEOUT:
             self.waits.setdefault(event.message, set()).add(event.who)
+
+    def _named_in(self, file: str) -> bool:
+        """Whether another line of a log, which says whose it is, shows the same."""
+        return any(one.file == file and one.who != file for one in self.evidence)

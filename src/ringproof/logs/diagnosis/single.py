@@ -25,7 +25,11 @@ _MPI = re.compile(
     r"(?:process rank (\d{1,6}) .*exited on signal |exits with return code = -)(\d{1,2})\b"
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
-_PRESSURE = re.compile(r"(?:killed due to memory pressure|Out of memory: Killed process).{0,160}")
+_PRESSURE = re.compile(
+    r"(?:killed due to memory pressure|Out of memory: Killed process"
+    r"|exceeds the memory usage threshold).{0,160}"
+)
+_CHECK = re.compile(r"[\w/.-]+\.(?:cc|cpp|cu|h):\d+:?\]? +Check failed: .{0,300}")
 _EXPERTS = re.compile(r"DeepEP [\w ()-]{0,60}timeout.{0,160}")
 _LOST_GPU = ("fallen off the bus", "GPU is lost")
 _NCCL = re.compile(r"NCCL WARN (.+)")
@@ -104,6 +108,8 @@ def _of_host(body: str) -> dict[str, Any]:
         return {"error": "symbol", "message": symbol[0]}
     if worker := _RAYLET.search(body):
         return {"error": "WorkerCrashedError", "message": worker[0]}
+    if check := _CHECK.search(body):
+        return {"error": "C++ exception", "message": check[0], "weak": True}
     if caught := _CAUGHT.search(body):
         return {"error": f"exit code {_CAUGHT_NUMBERS[caught[1]]}", "message": said}
     if status := _STATUS.search(body):
