@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -15,12 +16,13 @@ from typer.testing import CliRunner
 from docs.making import conformance as page
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.conform import cases, table
+from ringproof.rehearsal.conform import cases, matrix, table
 from ringproof.rehearsal.conform import record as records
 from ringproof.rehearsal.conform.cases import DATA, MODELS
 from ringproof.rehearsal.conform.matrix import LIBRARY, judge, training
 from ringproof.rehearsal.conform.record import Status
-from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import (
     AttentionCall,
     Failure,
@@ -34,6 +36,11 @@ from ringproof.rehearsal.verdict.agreement import TOLERANCES
 ROOT = Path(__file__).parents[2]
 (CASE,) = cases.chosen(["static-p2p-cp2"])
 STEPS = 2
+CULPRIT = Culprit(
+    "forward", "decoder.layers.0", "output", 1, (0,), (1,), ((0, 3),), (0,), 0.5, 1e-5, "te/a.py:7",
+    "", "", (),
+)  # fmt: skip
+RECORD = records.ConformanceRecord("dev", "dev", "2.20.2", "2", "0", "float32", STEPS, 1.0, ())
 UPSTREAM = Upstream(Path(), "dev", Path(), "2.20.2", None)
 
 
@@ -66,6 +73,41 @@ def test_equal_runs_agree_and_norms_may_differ_by_more_than_losses(tmp_path: Pat
     assert _verdict(tmp_path, loss=5.0 * within[0], norm=within[1]).status is Status.AGREES
     beyond = _verdict(tmp_path, loss=5.0 * within[1])
     assert (beyond.status, beyond.since) == (Status.DIFFERS, 1)
+
+
+@pytest.mark.parametrize("locates", [True, False])
+def test_a_case_that_differs_is_located_in_its_own_layout(tmp_path: Path, locates: bool) -> None:
+    (case,) = cases.chosen(["static-p2p-tp2-sp"])
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "pretrain_gpt.py").write_text("")
+    upstream = replace(UPSTREAM, megatron=tmp_path / "m")
+    place = WrongPlace(CULPRIT, "")
+
+    def run(program: Program, preload: str, folder: Path) -> Outcome:
+        return _outcome(folder, loss=5.0 if program.ranks == 1 else 6.0)
+
+    with mock.patch.object(matrix, "locate", return_value=place) as locate:
+        whole = matrix.Matrix(upstream, tmp_path / "out", run, STEPS, locates=locates)
+        found = whole.run(case, faults=("planted:fault",))
+    assert found.status is Status.DIFFERS and locate.called is locates
+    if not locates:
+        assert (found.located, found.culprit) == ("", None)
+        return
+    _, program, reference, step, _ = locate.call_args.args
+    assert (program.ranks, reference.ranks, step) == (4, 2, 1)
+    assert program.faults == ("planted:fault",) and reference.faults == ()
+    kept, gone = "--tensor-model-parallel-size 2 --sequence-parallel", "--cp-comm-type p2p"
+    texts = " ".join(program.arguments), " ".join(reference.arguments)
+    assert [kept in text for text in texts] == [True, True]
+    assert [gone in text for text in texts] == [True, False]
+    assert "--context-parallel-size 1" in texts[1]
+    assert found.located.startswith("decoder.layers.0 is wrong in the forward in step 1")
+    assert found.located.endswith("; computed at te/a.py:7")
+    known = records.from_json(json.loads(json.dumps({**asdict(RECORD), "cases": [asdict(found)]})))
+    assert known.cases[0].culprit == CULPRIT
+    stream = io.StringIO()
+    table.print_record(known, (), Console(file=stream, width=200))
+    assert f"{case.id}: decoder.layers.0 is wrong in the forward" in stream.getvalue()
 
 
 def test_another_path_is_no_agreement(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class ConformCommand(RunOptions):
         "agreed there and does not agree here.",
         metavar="NAME",
     )
+    locate: bool = option(True, "Look for the first wrong tensor of a case that differs.")
     out: str = option("", "Folder for logs. Without it, none are kept.", metavar="DIR")
     name: str = option("", "Name of this Megatron in the table and the JSON.", metavar="NAME")
     listed: bool = option(False, "Print the cases and exit.", "--list")
@@ -79,7 +80,7 @@ def conform(options: ConformCommand) -> None:
         make_folder(kept, field="--out")
         record = run_matrix(
             opened, wanted, kept, iterations=options.steps, name=options.name,
-            progress=lambda line: typer.echo(line, err=True),
+            locates=options.locate, progress=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if options.json_path:
         write_json(records.as_json(record), options.json_path)

@@ -13,8 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof import __version__
+from ringproof.launch.small.reference import reference as without_cp
+from ringproof.launch.small.shrink import SmallProgram
 from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
 from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
+from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -84,6 +89,7 @@ class Matrix:
         run: Runs a program, given the script whose imports are shared.
         dtype: ``float32``; ``float64`` only for packages without programs, which our own script
             trains.
+        locates: Whether the first wrong tensor of a case that differs is looked for.
     """
 
     def __init__(
@@ -94,7 +100,9 @@ class Matrix:
         iterations: int,
         *,
         dtype: str = "float32",
+        locates: bool = False,
     ) -> None:
+        self._locates = locates
         self._upstream, self._folder, self._run = upstream, folder, run
         self._iterations, self._dtype = iterations, dtype
         self._references: dict[tuple[str, ...], Outcome] = {}
@@ -121,7 +129,36 @@ class Matrix:
             fault = f" (raised in {failure.raised_in})" if failure.raised_in else ""
             message = f"{IMPORT_FAILS}{fault}: {failure.message}"
             return CaseResult(case.id, status, message, failure.place, failure.symbol)
-        return judge(case, outcome, reference, self._iterations)
+        result = judge(case, outcome, reference, self._iterations)
+        if not self._locates or result.status is not Status.DIFFERS or reference is None:
+            return result
+        first = compare(outcome, reference, case.dtype, evaluated=case.evaluates).first
+        if first is None:
+            return result
+        place = self._located(make(faults=faults), case.id, first.moment)
+        computed = saying.places(place)
+        said = f"{saying.sentence(place)}{computed and f'; computed at {computed}'}"
+        return replace(result, located=said, culprit=place.culprit)
+
+    def _located(self, program: Program, name: str, step: int) -> WrongPlace:
+        """Find the first wrong tensor of a case, against the same layout of ranks without CP."""
+        if program.script == LIBRARY:
+            return WrongPlace(None, "a package without training programs is not traced")
+        small = SmallProgram(
+            program.script, program.arguments, program.environment, program.ranks, (), self._dtype
+        )
+        expected = without_cp(small, {word for word in small.arguments if word.startswith("--")})
+        other = replace(
+            program,
+            arguments=expected.arguments,
+            ranks=expected.ranks,
+            faults=tuple(fault for fault in program.faults if fault == CONVERSATIONS),
+        )
+
+        def run(one: Program, folder: Path) -> Outcome:
+            return self._run(one, one.script, folder)
+
+        return locate(run, program, other, step, self._folder / f"{name}-trace")
 
     def _reference(self, program: Program, name: str) -> Outcome:
         key = (program.script, *program.arguments)
@@ -142,6 +179,7 @@ def run_matrix(
     *,
     iterations: int,
     name: str = "",
+    locates: bool = False,
     progress: Progress | None = None,
 ) -> ConformanceRecord:
     """Run cases one after the other; one that hangs or fails does not stop the others."""
@@ -149,7 +187,7 @@ def run_matrix(
     results = []
     with Servers(folder) as servers:
         run = functools.partial(servers.run, limit_seconds=LIMIT_SECONDS)
-        matrix = Matrix(upstream, folder, run, iterations)
+        matrix = Matrix(upstream, folder, run, iterations, locates=locates)
         for number, case in enumerate(cases, 1):
             begun = time.monotonic()
             result = matrix.run(case)

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ringproof.errors import InputError, shown
+from ringproof.rehearsal.locate.result import Culprit
 
 FORMAT = 1
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
@@ -83,6 +84,9 @@ class CaseResult:
         since: First step outside the tolerance; 0 for none.
         tolerance: Relative difference of a loss that counts as equal; see `Tolerance`.
         path: Attention paths that were seen, as ``TYPE:SIZE``.
+        located: Sentence on the first wrong tensor of a case that differs, or on why none is named;
+            empty where none was looked for.
+        culprit: The same as values; ``None`` where none is named.
     """
 
     id: str
@@ -99,6 +103,8 @@ class CaseResult:
     path: tuple[str, ...] = ()
     iterations: int = 0
     seconds: float = 0.0
+    located: str = ""
+    culprit: Culprit | None = None
 
     @property
     def largest_difference(self) -> float | None:

@@ -45,6 +45,8 @@ def print_record(
         if result.message:
             where = f" ({result.place})" if result.place else ""
             console.print(escape(f"{result.id}: {result.status.value}: {result.message}{where}"))
+        if result.located:
+            console.print(escape(f"{result.id}: {result.located}"))
     console.print(summary(record))
 
 

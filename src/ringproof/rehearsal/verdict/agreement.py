@@ -88,6 +88,11 @@ class Difference:
         return 0 if self.kind == "evaluation" else self.step
 
     @property
+    def moment(self) -> int:
+        """Training step, or the negative index of an evaluation, as traces number them."""
+        return -self.step if self.kind == "evaluation" else self.step
+
+    @property
     def complete(self) -> bool:
         """Whether both runs have the number."""
         return self.value is not None and self.reference is not None
