@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checks.faults import engine, megatron, programs
-from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.fixtures import ComparedOutcome, SessionServers
 from ringproof.rehearsal.locate.locating import locate
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program
@@ -34,6 +34,12 @@ class Located:
         folder = self._folder / (name.rpartition(":")[2] or "clean")
         return locate(self._run, given, self._program("one"), 1, folder)
 
+    def compared(self, fault: object = None) -> ComparedOutcome:
+        """Return what the fixture finds of a defect, ``None`` for none."""
+        name = "" if fault is None else f"{fault.__module__}:{fault.__name__}"  # type: ignore[attr-defined]
+        given = self._program("cp2", (name,) if name else ())
+        return self._stage.compare(given, self._program("one"))
+
     def _program(self, name: str, faults: tuple[str, ...] = ()) -> Program:
         found = programs.program(self._upstream, name, faults)
         return replace(found, arguments=(*found.arguments, *SHORT))
@@ -45,6 +51,14 @@ class Located:
 @pytest.fixture(scope="module")
 def located(stage: SessionServers, tmp_path_factory: pytest.TempPathFactory) -> Located:
     return Located(stage, tmp_path_factory.mktemp("locate"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [None, engine.lse_merge_skipped], ids=["agrees", "defect"])
+def test_the_fixture_says_what_is_wrong_first(located: Located, fault: object) -> None:
+    found = located.compared(fault).first_wrong
+    assert (found is None) is (fault is None)
+    assert found is None or f"layers.0.{ATTENTION} is wrong in the forward" in repr(found)
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ so without either, or where a release is not in the cache and cannot be download
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ import pytest
 from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
+from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream, unpacked
+from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.upstream.fetching import fetched_spec
 from ringproof.upstream.sources import open_tree, parse_overrides
 from ringproof.upstream.tree import UpstreamUnavailable
@@ -39,6 +44,27 @@ class RanksFailed(AssertionError):
     def __init__(self, failure: Failure, log: str) -> None:
         self.failure = failure
         super().__init__(f"rank {failure.rank} {failure.kind}: {failure.message}\n{log}")
+
+
+@dataclass(frozen=True, repr=False)
+class FirstWrong:
+    """Where a run departs from its reference; its text is what a failing test shows."""
+
+    location: WrongPlace
+
+    def __repr__(self) -> str:
+        return "\n".join(saying.lines(self.location))
+
+
+@dataclass(frozen=True)
+class ComparedOutcome(Outcome):
+    """What became of a run that was compared with its reference.
+
+    Attributes:
+        first_wrong: ``None`` where losses and gradient norms agree.
+    """
+
+    first_wrong: FirstWrong | None = None
 
 
 class SessionServers:
@@ -101,6 +127,37 @@ class SessionServers:
         self._runs += 1
         return self._servers.run(program, preload, folder or self._folder / f"run-{self._runs}")
 
+    def compare(self, program: Program, reference: Program) -> ComparedOutcome:
+        """Run a program and its reference; where they part, find the first wrong tensor.
+
+        Args:
+            reference: Same training without context parallelism, with the same TP, DP and PP.
+
+        Raises:
+            RanksFailed: A rank of one of the two raised, died or hung.
+        """
+        outcome, expected = (self._ended_well(one) for one in (program, reference))
+        agreement = compare(outcome, expected, program.dtype)
+        wrong = None
+        if agreement.agrees is False:
+            first = agreement.first
+            place = WrongPlace(None, agreement.reason)
+            if first is not None:
+                self._runs += 1
+                traces = self._folder / f"trace-{self._runs}"
+                place = locate(self._traced, program, reference, first.moment, traces)
+            wrong = FirstWrong(place)
+        fields = {one.name: getattr(outcome, one.name) for one in dataclasses.fields(Outcome)}
+        return ComparedOutcome(**fields, first_wrong=wrong)
+
+    def _traced(self, program: Program, folder: Path) -> Outcome:
+        return self.run(program, folder=folder)
+
+    def _ended_well(self, program: Program) -> Outcome:
+        outcome = self.run(program)
+        _check_end(outcome)
+        return outcome
+
     def call(
         self,
         function: str,
@@ -121,9 +178,7 @@ class SessionServers:
         """
         program = calling(upstream or self.upstream(), function, argument, ranks, dtype=dtype)
         outcome = self.run(replace(program, faults=faults), preload="")
-        if outcome.failure is not None:
-            log = outcome.folder / f"rank-{outcome.failure.rank}.log"
-            raise RanksFailed(outcome.failure, log.read_text(errors="replace")[-3000:])
+        _check_end(outcome)
         return [report.results for report in outcome.ranks]
 
     def _spec(self, name: str) -> str:
@@ -136,6 +191,14 @@ class SessionServers:
             with contextlib.suppress(InputError):
                 return fetched_spec(self._fetched, repository, ref)
         pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
+
+
+def _check_end(outcome: Outcome) -> None:
+    """Raise `RanksFailed` where a rank did not run through."""
+    if outcome.failure is not None:
+        log = outcome.folder / f"rank-{outcome.failure.rank}.log"
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        raise RanksFailed(outcome.failure, text[-3000:])
 
 
 @contextlib.contextmanager
