@@ -187,6 +187,25 @@ def test_the_first_wrong_output_is_named_and_not_what_follows() -> None:
     assert one.error == pytest.approx(0.5 / largest, rel=EXACT)
 
 
+def test_an_evaluation_is_searched_in_its_forward_only() -> None:
+    def evaluated(record: RunTrace) -> RunTrace:
+        ranks = []
+        for one in record.ranks:
+            calls = tuple(replace(call, step=-1) for call in one.trace.calls)
+            batches = tuple(replace(batch, step=-1) for batch in one.trace.batches)
+            trace = replace(one.trace, calls=calls, batches=batches, parameters=())
+            ranks.append(RankRecord(trace, one.data))
+        return RunTrace(tuple(ranks))
+
+    references = evaluated(one_rank()), evaluated(one_rank(1e-15))
+    wrong = evaluated(run((0, add("attended", 0.5)), (0, add("~query", 0.5))))
+    place = located(wrong, *references, (-1,))
+    assert place.culprit is not None and place.errors is not None
+    assert "is wrong in the forward in evaluation 1, microbatch 0" in saying.sentence(place)
+    only_backward = located(evaluated(run((0, add("~query", 0.5)))), *references, (-1,))
+    assert only_backward.culprit is None and only_backward.compared == 10
+
+
 def test_code_between_two_modules_is_named_by_its_caller() -> None:
     one = culprit(run((0, add("query", 0.5)), (0, add("attended", 0.5))))
     assert (one.phase, one.module) == ("forward", "block")

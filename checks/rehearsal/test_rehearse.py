@@ -144,6 +144,9 @@ def test_the_first_wrong_tensor_is_shown() -> None:
     assert "computed at te/a.py:7, called at mcore/b.py:9" in text
     assert "wrong   0.83 (rounding explains 1e-05)  output" in text
     assert "9 tensors were compared; not compared: x" in text
+    kept = dataclasses.replace(found, traces=Path("two/launch"))
+    assert "Traces      two/launch" in "\n".join(lines(rehearsal(kept)))
+    assert as_json(rehearsal(kept))["traces"] == "two/launch"
     data = json.loads(json.dumps(as_json(rehearsal(found))))["located"]
     assert data["sentence"].startswith("decoder.layers.0 is wrong")
     assert data["culprit"]["positions"] == [[64, 191]]
@@ -234,6 +237,10 @@ def test_two_variants_are_compared_in_words_and_share_what_is_equal() -> None:
     again = "\n".join(lines(Rehearsal(one, one, compare(one.outcome, one.outcome, "float32"), 3.0)))
     assert "equal in every digit" in again and "Paths       the same: p2p 2 in 4 calls" in again
     assert "differs first in step 1" in page(Rehearsal(one, other, between, 3.0))
+    located = Rehearsal(one, other, between, 3.0, WrongPlace(None, "no <b>rows</b>"))
+    assert "Located     not located: no <b>rows</b>" in "\n".join(lines(located))
+    assert "not located: no &lt;b&gt;rows" in page(located)
+    assert as_json(located)["located_between"]["reason"] == "no <b>rows</b>"
 
 
 def test_small_texts() -> None:

@@ -45,6 +45,7 @@ _GROUPS = MappingProxyType(
             "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
             "parity": "Compare CP attention with attention on one rank.",
             "smoke": "Run upstream's training program on a cluster, with a feature on and off.",
+            "trace": "Compare what two runs computed, tensor by tensor.",
             "train": "Train a tiny model with any mix of parallelism.",
         },
         "Use the skills": {

@@ -100,6 +100,12 @@ class RehearseCommand(CacheOptions, RunOptions):
     )
     html: str = option("", "Write the result as one page; - is stdout.", metavar="PATH")
     locate: bool = option(True, "Look for the first wrong tensor of a run that does not agree.")
+    keep_trace: Path | None = option(
+        None,
+        "Keep what all runs computed in this new folder, also where they agree; ringproof trace "
+        "compare reads it.",
+        metavar="DIR",
+    )
     dtype: str = option("float32", "Precision of the run.", choices=("float32", "bfloat16"))
     max_ranks: int = option(32, "Largest number of ranks to run.", least=1)
     out: Path | None = option(
@@ -143,6 +149,7 @@ def rehearse(options: RehearseCommand) -> None:
         offline=options.offline,
         machine=None if options.force else Machine.here(),
         locates=options.locate,
+        keeps=options.keep_trace,
     )
     with rank_progress(HarmlessConsole(stderr=True)) as progress:
 
@@ -163,6 +170,8 @@ def _check_verl(options: RehearseCommand, launched: bool) -> None:
     """Refuse options of verl for another launch, and a launch of verl without its packages."""
     if launched:
         require_packages("rehearse", VERL_PACKAGES, "verl")
+    if launched and options.keep_trace:
+        raise InputError("--keep-trace", "a launch of verl is not traced; leave the option out")
     for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
         if value and not launched:
             raise InputError(name, "the launch is none of verl; leave the option out")

@@ -50,6 +50,8 @@ class Request:
         timeout: Longest time of one program, in seconds.
         machine: What the ranks may use; ``None`` to start any number of them.
         locates: Whether the first wrong tensor is looked for where the run does not agree.
+        keeps: Folder in which the traces of all runs are kept, also of those that agree; ``None``
+            for no folder.
     """
 
     launch: Launch
@@ -66,6 +68,7 @@ class Request:
     offline: bool = False
     machine: Machine | None = None
     locates: bool = False
+    keeps: Path | None = None
 
 
 def rehearse(request: Request, progress: Progress) -> Rehearsal:
@@ -86,18 +89,38 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     variables = request.launch.environment.items()
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
     make_folder(request.folder, field="--out")
+    _check_keeps(request.keeps)
     with Servers(request.folder, environment=imported) as servers:
         runs = _Runs(request, servers, option[0] if option else "", progress)
         name = "launch" if other is None else request.megatron
-        main, against = runs.variant(name, request.launch, upstream, "launch"), None
+        main = runs.variant(name, request.launch, upstream, "launch")
+        against, between, located = None, None, None
         if request.against:
             name = request.against if option is None else " ".join(option)
             against = runs.variant(name, changed, changed_upstream, "against")
-    between = None
-    if against is not None and main.losses and against.losses:
-        assert main.outcome is not None and against.outcome is not None
-        between = compare(main.outcome, against.outcome, main.dtype)
-    return Rehearsal(main, against, between, time.monotonic() - started)
+            between = _between(main, against)
+            first = between and between.first
+            if request.locates and first and not (main.located or against.located):
+                pair = ((changed_upstream, against.small), (upstream, main.small))
+                located = runs.located(*pair, first.moment, request.folder / "between")
+    return Rehearsal(main, against, between, time.monotonic() - started, located)
+
+
+def _check_keeps(folder: Path | None) -> None:
+    """Refuse a folder in which there is something."""
+    if folder is None:
+        return
+    make_folder(folder, field="--keep-trace")
+    if any(folder.iterdir()):
+        sentence = f"{shown(folder)} is not empty; name a new folder"
+        raise InputError("--keep-trace", sentence)
+
+
+def _between(main: Variant, against: Variant) -> Agreement | None:
+    if not (main.losses and against.losses):
+        return None
+    assert main.outcome is not None and against.outcome is not None
+    return compare(main.outcome, against.outcome, main.dtype)
 
 
 def _opened(request: Request, megatron: str, option: str) -> Upstream:
@@ -250,20 +273,38 @@ class _Runs:
         variant = dataclasses.replace(
             variant, reference=small, reference_outcome=expected, agreement=agreement
         )
-        first = agreement.first
-        if not self._request.locates or first is None:
+        return self._traced(upstream, variant, folder) if expected.failure is None else variant
+
+    def _traced(self, upstream: Upstream, variant: Variant, folder: Path) -> Variant:
+        """Trace a variant that does not agree, or of which traces are kept."""
+        first, keeps = variant.agreement.first, self._request.keeps
+        looks = self._request.locates and first is not None
+        if keeps is None and not looks:
             return variant
-        if not first.iteration:
-            nowhere = WrongPlace(None, "only evaluations differ, which are not traced")
-            return dataclasses.replace(variant, located=nowhere)
-        located = self._located(upstream, variant, first.iteration, folder / "trace")
-        return dataclasses.replace(variant, located=located)
+        step = min(2, self._request.iterations) if first is None else first.moment
+        kept = keeps and keeps / folder.name
+        pair = ((upstream, variant.small), (upstream, variant.reference))
+        found = self.located(*pair, step, folder / "trace", kept)
+        shows = looks or (self._request.locates and found and found.culprit is not None)
+        return dataclasses.replace(variant, located=found if shows else None, traces=kept)
 
-    def _located(self, upstream: Upstream, variant: Variant, step: int, folder: Path) -> WrongPlace:
-        """Run a program and its reference again with traces, and find the first wrong tensor."""
-        assert variant.small is not None and variant.reference is not None
+    def located(
+        self, run: tuple[Upstream, SmallProgram | None],
+        reference: tuple[Upstream, SmallProgram | None],
+        step: int, folder: Path, kept: Path | None = None,
+    ) -> WrongPlace | None:  # fmt: skip
+        """Run two programs again with traces, and find the first wrong tensor of the first one.
 
-        def run(program: Program, place: Path) -> Outcome:
+        Args:
+            step: Training step, or the negative index of an evaluation.
+            folder: Where traces are until they are read.
+            kept: Where they stay; ``None`` for nowhere.
+        """
+        programs = [self._program(at, small) for at, small in (run, reference) if small]
+        if len(programs) < 2:
+            return None
+
+        def start(program: Program, place: Path) -> Outcome:
             phase = f"trace, {program.ranks} ranks"
             self._progress(phase, "starts")
             return self._servers.run(
@@ -274,10 +315,7 @@ class _Runs:
                 progress=lambda line: self._progress(phase, line),
             )
 
-        program, expected = (
-            self._program(upstream, small) for small in (variant.small, variant.reference)
-        )
-        return locate(run, program, expected, step, folder)
+        return locate(start, programs[0], programs[1], step, folder, kept)
 
     def _program(self, upstream: Upstream, small: SmallProgram) -> Program:
         return Program(

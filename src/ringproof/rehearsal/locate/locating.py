@@ -11,6 +11,7 @@ from pathlib import Path
 from ringproof.rehearsal.locate.comparing import EXPERTS, Runs, TraceComparison
 from ringproof.rehearsal.locate.gradients import loss_scales, wrong_gradients, wrong_weights
 from ringproof.rehearsal.locate.joining import joined
+from ringproof.rehearsal.locate.kept import TraceHead, keep
 from ringproof.rehearsal.locate.overview import error_map
 from ringproof.rehearsal.locate.reading import RunTrace, read_run
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
@@ -22,32 +23,41 @@ from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 Run = Callable[[Program, Path], Outcome]
 DYNAMIC = ("--dynamic-context-parallel", "--hybrid-context-parallel")
+MOST_BYTES = 2_000_000_000
+"""Bytes on disk of the traces of all three runs together."""
 RUNS = (("run", False), ("reference", False), ("disturbed", True))
 
 
-def locate(run: Run, program: Program, reference: Program, step: int, folder: Path) -> WrongPlace:
+def locate(
+    run: Run, program: Program, reference: Program, step: int, folder: Path,
+    kept: Path | None = None,
+) -> WrongPlace:  # fmt: skip
     """Find the first tensor of a program that its reference does not have.
 
     Args:
         run: Runs a program in a folder.
         step: First training step whose loss or gradient norm differs; the step before is examined,
-            too, since its gradients can be the cause.
+            too, since its gradients can be the cause. -1 is the first evaluation.
         folder: Where traces are kept until this function ends.
+        kept: Where they stay, in a folder for each run; ``None`` for nowhere.
     """
     why = _not_covered(program)
-    if why:
+    if why and kept is None:
         return WrongPlace(None, why)
-    steps = tuple(range(max(1, step - 1), step + 1))
+    steps = (step,) if step < 0 else tuple(range(max(1, step - 1), step + 1))
+    share = min(TraceRequest.most_bytes, MOST_BYTES // (program.ranks + 2 * reference.ranks))
     try:
         records = []
         for name, disturbed in RUNS:
-            request = TraceRequest(steps, disturbed)
+            request = TraceRequest(steps, disturbed, share)
             traced = replace(program if name == "run" else reference, trace=request)
-            record = _recorded(run, traced, folder / name)
+            record = _recorded(run, traced, folder / name, kept and kept / name)
             if isinstance(record, str):
                 why = f"the {name} with traces did not end well{record and f': {record}'}"
                 return WrongPlace(None, why, steps)
             records.append(record)
+        if why:
+            return WrongPlace(None, why, steps)
         return located(records[0], records[1], records[2], steps)
     except Exception as error:
         # The verdict on the run does not depend on this search, and must not be lost with it.
@@ -57,15 +67,20 @@ def locate(run: Run, program: Program, reference: Program, step: int, folder: Pa
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _recorded(run: Run, program: Program, folder: Path) -> RunTrace | str:
+def _recorded(run: Run, program: Program, folder: Path, kept: Path | None) -> RunTrace | str:
     """Run a program and read its traces; a string says why it wrote none."""
+    request = program.trace
+    assert request is not None
     try:
         failure = run(program, folder).failure
     except UpstreamFails as failed:
         failure = failed.failure
     if failure is not None:
         return failure.message
-    record = read_run(folder, program.ranks)
+    if kept is not None:
+        name = f"{program.upstream.megatron_name}: {program.script} on {program.ranks} ranks"
+        keep(folder, kept, TraceHead(name, program.ranks, request.steps, request.disturbed))
+    record = read_run(kept or folder, program.ranks)
     # The values stay mapped, and their space on the disk is free when the last one is let go.
     shutil.rmtree(folder, ignore_errors=True)
     return "" if record is None else record
@@ -117,6 +132,8 @@ def located(
 def _in_step(
     comparison: TraceComparison, search: Search, step: int, *, first: bool
 ) -> Culprit | None:
+    if step < 0:
+        return search.forward(step)
     runs = comparison.runs
     found = None if first else wrong_weights(runs, step)
     found = found or search.forward(step)

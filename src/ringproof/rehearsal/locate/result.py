@@ -42,7 +42,7 @@ class Culprit:
             ``norm`` or ``optimizer``.
         module: Qualified name in the whole model; empty for the model itself.
         tensor: The first wrong tensor.
-        step: Training step, from 1.
+        step: Training step, from 1; the negative index of an evaluation.
         microbatches: From 0; empty where the phase comes after all of them.
         ranks: Ranks that hold the wrong tensor.
         positions: Wrong tokens of the sequences, as ranges of positions with their ends.

@@ -22,9 +22,25 @@ def sentence(location: WrongPlace) -> str:
     if found is None:
         return f"not located: {location.reason}"
     what = SOURCES.get(found.phase) or _subject(found)
-    said = f"{what} in step {found.step}{_where(found)}: {found.tensor}, relative {found.error:.2g}"
+    said = (
+        f"{what} in {when(found.step)}{_where(found)}: {found.tensor}, relative {found.error:.2g}"
+    )
     said += f" (rounding explains {found.tolerance:.2g})" if found.tolerance else ""
     return said + _agreeing(found) + (f"; {found.factor}" if found.factor else "")
+
+
+def when(step: int) -> str:
+    """Name a training step, or an evaluation, which has a negative number."""
+    return f"step {step}" if step > 0 else f"evaluation {-step}"
+
+
+def lines(location: WrongPlace) -> Iterator[str]:
+    """Yield all that is known of a location."""
+    yield sentence(location)
+    if places(location):
+        yield f"computed at {places(location)}"
+    yield from evidence(location)
+    yield left_out(location)
 
 
 def places(location: WrongPlace) -> str:

@@ -19,7 +19,7 @@ class TraceRequest:
     """What is recorded of a run.
 
     Attributes:
-        steps: Training steps, from 1, that are recorded.
+        steps: Training steps, from 1, that are recorded; -1 is the first evaluation.
         disturbed: Whether each weight is moved by one unit in the last place before training.
         most_bytes: After which a rank stops to record.
     """

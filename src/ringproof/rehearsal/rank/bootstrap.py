@@ -212,7 +212,7 @@ def _recorder(
     if program.trace is None:
         return None
     relative = program.upstream.relative
-    return TraceRecorder(program.trace, folder, rank, probe.training, relative)
+    return TraceRecorder(program.trace, folder, rank, lambda: probe.moment, relative)
 
 
 def _write(report: RankReport, folder: Path, recorder: TraceRecorder | None) -> None:

@@ -51,9 +51,10 @@ class RankProbe:
         """Number of the step that is being computed."""
         return len(self.iterations) + 1
 
-    def training(self) -> int:
-        """Return the number of the step that is being computed; 0 during an evaluation."""
-        return 0 if self._evaluating else self.iteration
+    @property
+    def moment(self) -> int:
+        """Number of the step that is being computed; that of an evaluation is negative."""
+        return -len(self.evaluations) - 1 if self._evaluating else self.iteration
 
     def watch_training(self, training: Any, evaluation: Any) -> None:
         """Watch the modules that call ``training_log`` and that define ``evaluate``."""

@@ -53,7 +53,7 @@ class TraceRecorder:
     """What one rank records, and the file to which it writes values.
 
     Args:
-        step: Says which training step is computed, and 0 outside of training.
+        step: Says which training step is computed; evaluations have negative numbers.
         relative: Shortens the paths of upstream's files.
     """
 
@@ -86,7 +86,7 @@ class TraceRecorder:
 
     @property
     def step(self) -> int:
-        """The training step that is recorded now; 0 for none."""
+        """The training step or evaluation that is recorded now; 0 for none."""
         number = self._step()
         return number if number in self._request.steps and not self._full else 0
 
@@ -134,7 +134,7 @@ class TraceRecorder:
         if not step or _recomputes():
             return
         if not name:
-            if not self._microbatches[step, chunk] and not chunk:
+            if step > 0 and not self._microbatches[step, chunk] and not chunk:
                 self._record_parameters(WEIGHT)
             self._microbatches[step, chunk] += 1
             number = self._microbatches[step, chunk] - 1

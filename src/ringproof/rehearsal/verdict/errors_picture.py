@@ -14,6 +14,7 @@ from ringproof.rehearsal.locate.result import (
     ModuleErrors,
     WrongPlace,
 )
+from ringproof.rehearsal.locate.saying import when
 
 PHASES = ("forward", "backward", "gradients", "weights")
 MOST_MODULES = 120
@@ -40,7 +41,7 @@ def errors_pictures(location: WrongPlace) -> dict[str, Any] | None:
     wrong = [any(a <= last and first < b for first, last in found.positions) for a, b in borders]
     held = [rank in found.ranks for rank in errors.ranks]
     return {
-        "step": errors.step,
+        "when": when(errors.step),
         "legend": [(name, text) for name, (_, text) in SHADES.items()],
         "by_rank": _table(errors, found, (ranks, where, held), lambda row: row.ranks),
         "by_position": starts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +70,7 @@ class Variant:
         doubles: Packages that were imported only, in the place of which empty doubles stood.
         metrics: Sentences on metrics that differ from the reference where the training agrees.
         located: The first wrong tensor; ``None`` where none was looked for.
+        traces: Folder in which traces are kept; ``None`` for none.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Variant:
     doubles: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     located: WrongPlace | None = None
+    traces: Path | None = None
 
     @property
     def starts(self) -> bool:
@@ -164,12 +167,15 @@ class Rehearsal:
         between: Losses and gradient norms of ``main`` against those of ``against``; ``None``
             where one of them has none.
         seconds: Wall-clock time of everything, downloads and imports included.
+        located: First tensor of ``against`` that ``main`` does not have, where each agrees with its
+            own reference and they differ; ``None`` where none was looked for.
     """
 
     main: Variant
     against: Variant | None
     between: Agreement | None
     seconds: float
+    located: WrongPlace | None = None
 
     @property
     def passed(self) -> bool:
@@ -199,6 +205,7 @@ def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
         **_variant(rehearsal.main),
         "against": rehearsal.against and _variant(rehearsal.against),
         "between": rehearsal.between and _agreement(rehearsal.between),
+        "located_between": rehearsal.located and _located(rehearsal.located),
         "code": dict(CODE),
         "seconds": round(rehearsal.seconds, 2),
     }
@@ -264,6 +271,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
         "located": variant.located and _located(variant.located),
+        "traces": variant.traces and str(variant.traces),
         "shrunk": [asdict(change) for change in variant.changes],
         "launch": {name: getattr(variant.launch, name) for name in launch},
         "megatron": variant.megatron,

@@ -1,0 +1,155 @@
+"""Traces on disk: what is kept is compared again, and a folder of anybody's is refused or read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from checks.rehearsal.test_locate import add, one_rank, run
+from ringproof.cli.main import app
+from ringproof.errors import InputError
+from ringproof.rehearsal.locate.kept import TraceHead, keep, read_trace
+from ringproof.rehearsal.locate.reading import RunTrace
+
+Change = Callable[[Path], None]
+
+
+def written(record: RunTrace, folder: Path, *, disturbed: bool = False) -> Path:
+    """Write a trace as the ranks of a run do, and keep it."""
+    found = folder.with_name(f"{folder.name}-written")
+    found.mkdir(parents=True)
+    for rank in record.ranks:
+        path = found / f"trace-{rank.trace.rank}.json"
+        path.write_text(json.dumps(asdict(rank.trace)))
+        path.with_suffix(".bin").write_bytes(rank.data.tobytes())
+    keep(found, folder, TraceHead(f"program {folder.name}", len(record.ranks), (1,), disturbed))
+    assert not list(found.iterdir())
+    return folder
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    written(run((1, add("attended", 0.5))), tmp_path / "run")
+    written(one_rank(), tmp_path / "reference")
+    written(one_rank(1e-15), tmp_path / "disturbed", disturbed=True)
+    return tmp_path
+
+
+def compared(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["trace", "compare", *map(str, words)])
+    if isinstance(result.exception, InputError):
+        return 2, str(result.exception)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result.exit_code, result.output
+
+
+def test_what_is_kept_is_compared_again(traces: Path) -> None:
+    code, text = compared(traces / "run", traces / "reference")
+    assert code == 1
+    assert "A: program run\nB: program reference\nblock.attention is wrong in the forward" in text
+    assert "computed at te.py:7, called at site:block.attention" in text
+    code, text = compared(traces / "run", traces / "reference", "--json", "-")
+    data = json.loads(text[: text.rindex("}") + 1])
+    assert code == 1 and data["culprit"]["positions"] == [[6, 6]]
+    assert data["a"]["ranks"] == 2 and data["b"]["name"] == "program reference"
+
+
+def test_traces_that_agree_end_with_0(traces: Path) -> None:
+    code, text = compared(traces / "reference", traces / "reference")
+    assert code == 0 and "every tensor that was compared agrees" in text
+
+
+def test_traces_of_other_layouts_are_not_compared(traces: Path) -> None:
+    code, text = compared(traces / "reference", traces / "run", "--disturbed", traces / "disturbed")
+    assert code == 1 and "not located: the positions of the ranks are in no known layout" in text
+
+
+def change(name: str, edit: Callable[[dict[str, Any]], None]) -> Change:
+    def changed(folder: Path) -> None:
+        data = json.loads((folder / name).read_text())
+        edit(data)
+        (folder / name).write_text(json.dumps(data))
+
+    return changed
+
+
+def cut(folder: Path) -> None:
+    path = folder / "trace-1.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def replaced(name: str, text: str) -> Change:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def linked(folder: Path) -> None:
+    (folder / "trace-0.bin").unlink()
+    (folder / "trace-0.bin").symlink_to("/dev/zero")
+
+
+def first(name: str, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data[name][0].update(fields)
+
+
+def shape(value: Any, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["tensors"][0]["value"].update(shape=value, **fields)
+
+
+RANK = "trace-0.json"
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda folder: (folder / "trace.json").unlink(), "has no trace.json of a trace; name a"),
+        (replaced("trace.json", "[" * 60_000), "has no trace.json of a trace"),
+        (replaced("trace.json", " " * (1 << 17)), "has no trace.json of a trace"),
+        (change("trace.json", lambda data: data.update(format=2)), "is a trace of format 2, and"),
+        (change("trace.json", lambda data: data.update(format="\x1b[2J")), "of format '?[2J'"),
+        (change("trace.json", lambda data: data.update(ranks=10**9)), "has 1000000000 ranks"),
+        (change("trace.json", lambda data: data.update(ranks=3)), "trace-2.json is not there"),
+        (cut, "trace-1.json: a tensor is cut off: the file of values is too short"),
+        (linked, "trace-0.bin is not there"),
+        (replaced(RANK, "{"), "is damaged: "),
+        (replaced(RANK, "[" * 100_000), "is damaged: "),
+        (change(RANK, first("calls", inputs={"\x1b[2J": "x"})), "calls.0.inputs.?[2J: "),
+        (change(RANK, shape([-1, 4])), "a tensor is of no possible shape"),
+        (change(RANK, shape([1] * 99)), "a tensor is of no possible shape"),
+        (change(RANK, shape([1 << 60, 1 << 60])), "a tensor is cut off"),
+        (change(RANK, shape([2], dtype="|O8")), "a tensor is of type '|O8'"),
+        (change(RANK, first("calls", parent=3)), "call 0 names a tensor or a call that is not"),
+        (change(RANK, first("calls", inputs={"x": 99})), "call 0 names a tensor or a call"),
+        (
+            change(RANK, lambda data: data["tensors"].extend([data["tensors"][1]] * 9)),
+            "its tensors overlap",
+        ),
+        (
+            change(RANK, lambda data: data["place"].update(sizes=[1, 1 << 40, 1, 1])),
+            "its layout [1, 1099511627776, 1, 1] does not have 2 ranks",
+        ),
+        (change(RANK, lambda data: data["place"].update(context=1)), "rank 1 is there twice"),
+        (change(RANK, lambda data: data.update(rank=7)), "rank 0 is there twice"),
+    ],
+)
+def test_a_folder_that_is_no_trace_is_refused_in_one_line(
+    traces: Path, broken: Change, said: str
+) -> None:
+    broken(traces / "run")
+    with pytest.raises(InputError) as raised:
+        read_trace(traces / "run", "A")
+    text = str(raised.value)
+    assert said in text and text.isprintable(), text
+
+
+def test_the_order_of_the_traces_is_checked(traces: Path) -> None:
+    code, text = compared(traces / "run", traces / "disturbed")
+    assert code == 2 and "weights have to be disturbed in this trace and not in B" in text
+    change("trace.json", lambda data: data.update(steps=[7]))(traces / "run")
+    code, text = compared(traces / "run", traces / "reference")
+    assert code == 2 and "it has no training step of A" in text

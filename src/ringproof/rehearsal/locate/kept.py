@@ -1,0 +1,167 @@
+"""Traces that are kept on disk: a folder for each run, which another machine may have written.
+
+Nothing in such a folder is trusted: sizes are limited, and every index and length is checked
+before it is used. Values are plain bytes; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ringproof.errors import InputError, printable, shown
+from ringproof.files import read_bounded, write_atomically
+from ringproof.rehearsal.locate.reading import RankRecord, RunTrace, coordinates, read_rank
+from ringproof.rehearsal.protocol.trace import RankTrace, Values
+
+FORMAT = 1
+HEAD = "trace.json"
+MOST_HEAD_BYTES, MOST_RANK_BYTES = 1 << 16, 64 << 20
+MOST_RANKS, MOST_CALLS, MOST_BATCHES = 1024, 100_000, 1024
+DTYPES = ("<f4", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1")
+"""Types of values that ranks write, as numpy names them."""
+WRITES = "name a folder that ringproof rehearse --keep-trace wrote, such as DIR/launch/run"
+
+
+@dataclass(frozen=True)
+class TraceHead:
+    """What ``trace.json`` says of a run.
+
+    Attributes:
+        name: The program, for people.
+        ranks: Number of ranks.
+        steps: Training steps that were recorded.
+        disturbed: Whether its weights were moved by one unit in the last place.
+    """
+
+    name: str
+    ranks: int
+    steps: tuple[int, ...]
+    disturbed: bool
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class KeptTrace:
+    """A trace that was read from a folder."""
+
+    head: TraceHead
+    run: RunTrace
+
+
+def keep(found: Path, folder: Path, head: TraceHead) -> None:
+    """Move the files of a run's ranks to a folder, and write its head."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(found.glob("trace-*.*")):
+        shutil.move(path, folder / path.name)
+    write_atomically(folder / HEAD, json.dumps(dataclasses.asdict(head)))
+
+
+def read_trace(folder: Path, field: str) -> KeptTrace:
+    """Read a trace that anybody may have written.
+
+    Args:
+        field: Option or argument that named the folder.
+
+    Raises:
+        InputError: It is not a trace of this format, or it is damaged.
+    """
+
+    def refuse(why: str, remedy: str) -> InputError:
+        return InputError(field, f"{shown(folder)} {why}; {remedy}")
+
+    try:
+        data = json.loads(read_bounded(folder / HEAD, MOST_HEAD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        raise refuse(f"has no {HEAD} of a trace", WRITES) from None
+    known = data.get("format") if isinstance(data, dict) else None
+    if known != FORMAT:
+        said = f"is a trace of format {shown(known)}, and this version reads {FORMAT}"
+        raise refuse(said, "write it again with this version")
+    records = []
+    try:
+        head = TypeAdapter(TraceHead).validate_python(data)
+        if not 1 <= head.ranks <= MOST_RANKS:
+            raise ValueError(f"{HEAD} has {head.ranks} ranks")
+        for rank in range(head.ranks):
+            records.append(_rank(folder, rank))
+        problem = next(_in_run(records), "")
+    except (OSError, ValueError) as error:
+        problem = _said(error)
+    if problem:
+        raise refuse(f"is damaged: {printable(problem)}", "copy or write it again")
+    return KeptTrace(head, RunTrace(tuple(records)))
+
+
+def _said(error: OSError | ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'][:4]))}: {first['msg']}"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _rank(folder: Path, rank: int) -> RankRecord:
+    path, values = folder / f"trace-{rank}.json", folder / f"trace-{rank}.bin"
+    for one in (path, values):
+        if not one.is_file():
+            raise ValueError(f"{one.name} is not there")
+    if path.stat().st_size > MOST_RANK_BYTES:
+        raise ValueError(f"{path.name} is larger than {MOST_RANK_BYTES >> 20} MiB")
+    record = read_rank(path, values)
+    problem = next(_in_rank(record.trace, record.data.nbytes), "")
+    if problem:
+        raise ValueError(f"{path.name}: {problem}")
+    return record
+
+
+def _in_rank(trace: RankTrace, size: int) -> Iterator[str]:
+    """Yield what is wrong in a rank's trace, whose values have ``size`` bytes."""
+    if len(trace.calls) > MOST_CALLS or len(trace.batches) > MOST_BATCHES:
+        yield f"it has more than {MOST_CALLS} calls or {MOST_BATCHES} microbatches"
+    held = [one for tensor in trace.tensors for one in (tensor.value, tensor.gradient) if one]
+    held += [one.value for one in trace.parameters]
+    yield from (f"a tensor is {why}" for one in held if (why := _out_of(one, size)))
+    if sum(map(_bytes, held)) > size:  # else a short file could make endless work
+        yield "its tensors overlap"
+    count = len(trace.tensors)
+    for index, call in enumerate(trace.calls):
+        ports = (*call.inputs.values(), *call.outputs.values())
+        if any(not 0 <= at < count for at in ports) or not -1 <= call.parent < index:
+            yield f"call {index} names a tensor or a call that is not there"
+
+
+def _bytes(one: Values) -> int:
+    return math.prod(one.shape) * int(one.dtype[2:])
+
+
+def _out_of(one: Values, size: int) -> str:
+    if one.dtype not in DTYPES:
+        return f"of type {shown(one.dtype)}"
+    if min(one.shape, default=0) < 0 or len(one.shape) > 16 or one.offset < 0:
+        return "of no possible shape"
+    cut = one.offset + _bytes(one) > size
+    return "cut off: the file of values is too short" if cut else ""
+
+
+def _in_run(records: list[RankRecord]) -> Iterator[str]:
+    """Yield what is wrong in the layout of the ranks."""
+    sizes = records[0].trace.place.sizes
+    if min(sizes) < 1 or math.prod(sizes) != len(records):
+        yield f"its layout {list(sizes)} does not have {len(records)} ranks"
+    seen = set()
+    for number, record in enumerate(records):
+        place = record.trace.place
+        at = coordinates(place)
+        widths = (sizes[0], sizes[1], sizes[2], sizes[3])
+        if place.sizes != sizes or any(not 0 <= a < b for a, b in zip(at, widths, strict=True)):
+            yield f"rank {number} is outside of the layout"
+        if record.trace.rank != number or at in seen:
+            yield f"rank {number} is there twice"
+        seen.add(at)
