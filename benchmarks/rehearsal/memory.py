@@ -28,8 +28,10 @@ from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FP8, GRAPHS
 from ringproof.launch.reading import Launch, read_test_case
+from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Refused
 from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES
+from ringproof.rehearsal.protocol.program import ROUTINGS
 from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.upstreams import open_megatron
 
@@ -88,9 +90,11 @@ def kind_of(launch: Launch) -> str:
 def compared(fitting: Fitting, folder: Path, launch: Launch) -> dict[str, Any]:
     """Measure the launch of a test, and return its row."""
     expected = recorded(folder / RECORD)
-    # The last rank recorded; only ranks with TP rank 0 read data, and have the same memory.
-    tensor = Flags(launch.arguments).integer("--tensor-model-parallel-size", 1)
-    rank = launch.ranks - tensor
+    # The last rank recorded; only ranks with TP rank 0 read data, and have the same memory. Of
+    # FSDP's shards, others than the first do not pass upstream's validation where all are alike.
+    flags = Flags(launch.arguments)
+    tensor = flags.integer("--tensor-model-parallel-size", 1)
+    rank = 0 if flags.has("--use-megatron-fsdp") else launch.ranks - tensor
     began = time.monotonic()
     prepared = fitting.prepare(launch, (rank,))
     found = fitting.fit(prepared).ranks[0]
@@ -110,6 +114,24 @@ def compared(fitting: Fitting, folder: Path, launch: Launch) -> dict[str, Any]:
         row["steady_error"] = steady / expected[STEADY] - 1
     lost = [change.what for change in prepared.program.changes if change.hides in NOT_SEEN]
     return row | ({"not_seen": lost} if lost else {})
+
+
+def tokens_share(worst: Fitting, row: dict[str, Any], launch: Launch) -> dict[str, Any]:
+    """Return which share of balanced tokens of experts the recorded peak follows from.
+
+    The peak is taken to be linear in the tokens, between balanced routing and the worst. There is
+    no share if no number of tokens explains the peak.
+    """
+    flags = Flags(launch.arguments)
+    sizes = layout(flags, launch.ranks)
+    experts, each = flags.integer("--num-experts", 1), flags.integer("--moe-router-topk", 2)
+    last_stage = launch.ranks - launch.ranks // sizes.pipeline  # it holds the first experts
+    found = worst.fit(worst.prepare(launch, (last_stage,))).ranks[0]
+    peak = found.memory.logged[-1][1] + CUBLAS_BYTES
+    times = min(each, experts // sizes.expert) * sizes.expert / each
+    more = (row["recorded_peak"] - row["peak"]) / (peak - row["peak"]) * (times - 1)
+    share = {"share_of_tokens": 1 + more} if 0 <= 1 + more <= times else {}
+    return {"worst_peak": peak, "worst_tokens": times, **share}
 
 
 def refused(error: Exception) -> str:
@@ -174,20 +196,28 @@ class Measuring:
             return {"not_measured": "the repository does not say on how many GPUs it ran"}
         try:
             launch = read_test_case(folder / "model_config.yaml")
-            return compared(self._fitting(launch), folder, launch)
+            row = compared(self._fitting(launch), folder, launch)
+            if "experts" in row["kind"] and "not_seen" not in row and abs(row["error"]) > LARGE:
+                with self._opened(launch, "worst") as worst:  # upstream reads its variables once
+                    row |= tokens_share(worst, row, launch)
+            return row
         except (InputError, UpstreamFails) as error:
             return {"not_measured": refused(error)}
 
     def _fitting(self, launch: Launch) -> Fitting:
         if launch.script not in self._fittings:
-            given = self._given
-            request = FitRequest(
-                launch, given.upstream, given.te, given.out / launch.script, default_cache(),
-                timeout=given.timeout, offline=True,
-            )  # fmt: skip
-            fitting = Fitting(request, lambda *_: None)
-            self._fittings[launch.script] = self._open.enter_context(fitting)
+            fitting = self._open.enter_context(self._opened(launch))
+            self._fittings[launch.script] = fitting
         return self._fittings[launch.script]
+
+    def _opened(self, launch: Launch, routing: str = ROUTINGS[0]) -> Fitting:
+        given = self._given
+        folder = given.out / launch.script / routing
+        request = FitRequest(
+            launch, given.upstream, given.te, folder, default_cache(), routing=routing,
+            timeout=given.timeout, offline=True,
+        )  # fmt: skip
+        return Fitting(request, lambda *_: None)
 
 
 def begun(path: Path, commit: str, engine: str) -> dict[str, Any]:

@@ -200,3 +200,19 @@ def destroyed_groups(_: Any) -> dict[str, bool]:
     except AssertionError:
         levels = []
     return {"after": len(levels) == 2, "plain_group_kept": kept is not None}
+
+
+def recorded_by_autograd(_: Any) -> dict[str, bool]:
+    """Call kernels outside of the backward pass; return what autograd recorded of their results."""
+    tex: Any = importlib.import_module("transformer_engine_torch")
+    apex: Any = importlib.import_module("fused_weight_gradient_mlp_cuda")
+    weight = torch.ones(4, 4, requires_grad=True)
+    rows, main = torch.ones(2, 4, requires_grad=True) * 2, torch.zeros(4, 4)
+    apex.wgrad_gemm_accum_fp32(rows, rows, main)
+    norm = tex.rmsnorm_fwd(rows, weight[0], 1e-5, None, None, tex.DType.kFloat32, 0, False)[0]
+    stream = torch.cuda.stream(torch.cuda.Stream())
+    for _again in range(2):  # torch's own can be entered again
+        with stream:
+            rows = rows + 1
+    made = {"weight gradient": main, "norm": norm, "outside of a kernel": rows}
+    return {name: tensor.requires_grad for name, tensor in made.items()}

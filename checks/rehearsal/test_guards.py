@@ -46,6 +46,11 @@ def test_what_is_not_computed_is_refused(stage: SessionServers) -> None:
     assert all(found[name].startswith("StandInMissing: no stand-in for ") for name in named), found
 
 
+def test_autograd_does_not_look_into_kernels(stage: SessionServers) -> None:
+    (found,) = stage.call(f"{CASES}:recorded_by_autograd", 1)
+    assert found == {"weight gradient": False, "norm": False, "outside of a kernel": True}
+
+
 def test_a_changed_signature_is_an_error(stage: SessionServers) -> None:
     (raised,) = stage.call(f"{CASES}:changed_signature", 1)
     assert raised.startswith("TypeError: too many positional arguments")

@@ -27,6 +27,7 @@ from ringproof.rehearsal.standins.guard import put
 
 TRAINING = "megatron.training.training"
 RECOMPUTING, SHARING = "megatron.core.tensor_parallel.random", "_get_share_storage"
+PIPELINE = "megatron.core.pipeline_parallel.utils"
 AFFINITY = "set_ideal_affinity_for_current_gpu"
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Variables of which torch reads the first that is set."""
@@ -116,8 +117,9 @@ class MemoryWatch:
         training.build_train_valid_test_data_loaders = _training_everywhere(
             training.build_train_valid_test_data_loaders, training.get_args
         )
-        if hasattr(training, AFFINITY):  # of the host's cores, asked of a GPU's driver
-            setattr(training, AFFINITY, lambda: None)
+        for module in (training, sys.modules.get(PIPELINE)):
+            if hasattr(module, AFFINITY):  # of the host's cores, asked of a GPU's driver
+                setattr(module, AFFINITY, lambda: None)
         setup = training.setup_model_and_optimizer
 
         @functools.wraps(setup)

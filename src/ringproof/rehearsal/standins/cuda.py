@@ -241,7 +241,7 @@ def _functions(devices: int) -> dict[str, Any]:
         "Stream": Stream,
         "ExternalStream": Stream,
         "Event": Event,
-        "stream": _nothing,
+        "stream": lambda *_: contextlib.nullcontext(),  # can be entered again, as torch's own
         "current_stream": lambda *_: stream,
         "default_stream": lambda *_: stream,
         "memory_stats": lambda *_, **__: _Zeros(),

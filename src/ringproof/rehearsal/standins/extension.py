@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ringproof.rehearsal.standins import kernels, packed
@@ -98,8 +99,9 @@ def build(*, has_short_backend: bool, wrap: Wrap) -> StandInModule:
     dtypes = {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
     module.DType = closed("DType", dtypes)
     module.NVTE_Fused_Attn_Backend = closed("NVTE_Fused_Attn_Backend", backends)
+    unrecorded = torch.no_grad()  # autograd does not look into a kernel
     for name in FUNCTIONS:
-        setattr(module, name, wrap(f"{NAME}.{name}", getattr(kernels, name)))
+        setattr(module, name, wrap(f"{NAME}.{name}", unrecorded(getattr(kernels, name))))
     for name in vars(packed):
         if name.startswith(("thd_", "convert_")):
             setattr(module, name, wrap(f"{NAME}.{name}", getattr(packed, name)))
@@ -146,6 +148,7 @@ def leave_out_fused_kernels() -> None:
         legacy.load = lambda _: None
 
 
+@torch.no_grad()  # as a kernel: upstream also calls it outside of the backward pass
 def _accumulate(rows: Tensor, gradient: Tensor, main: Tensor) -> None:
     """Add a linear layer's weight gradient to ``main``, in place."""
     rows = rows.reshape(-1, rows.shape[-1]).to(main.dtype)
