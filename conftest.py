@@ -16,6 +16,7 @@ pytest_plugins = ["ringproof.rehearsal.fixtures"]
 # would import them here.
 collect_ignore_glob = [
     "src/ringproof/rehearsal/wheels/*.py",
+    "src/ringproof/rehearsal/own/ranks/*",
     "src/ringproof/rehearsal/verl/ranks/*",
 ]
 

@@ -30,6 +30,7 @@ TENSORS_BELOW = (
     "ringproof.reference.graphs.tape",
     "ringproof.rehearsal.hollow.",
     "ringproof.rehearsal.library.",
+    "ringproof.rehearsal.own.ranks.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",
     "ringproof.rehearsal.trace.",

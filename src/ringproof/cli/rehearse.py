@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ def rehearse(options: RehearseCommand) -> None:
     require_packages("rehearse")
     launch = launch_of(options.words, options.sets)
     _check_verl(options, launch.script in VERL_MODULES)
+    from ringproof.rehearsal.own.rehearsing import is_own_program, rehearse_own
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
     from ringproof.rehearsal.verdict.variant import as_json
@@ -158,6 +160,8 @@ def rehearse(options: RehearseCommand) -> None:
 
         if launch.script in VERL_MODULES:
             result = rehearse_verl(VerlRequest(request, options.verl, options.bridge), tell)
+        elif is_own_program(launch):
+            result = rehearse_own(request, tell)
         else:
             result = rehearse(request, tell)
     if options.html:
@@ -206,6 +210,8 @@ def launch_of(words: Sequence[str], sets: Sequence[str]) -> Launch:
         sentence = "no launch is named; name a launch script, or give a command after --"
         raise InputError("SCRIPT", sentence)
     values = dict(assignment(entry) for entry in sets)
+    if len(words) == 1 and " " in words[0] and not Path(words[0]).exists():
+        words = split_command(words[0])  # a command in quotes
     if len(words) == 1 and not words[0].endswith(".py"):
         return read_launch(Path(words[0]), values)
     if values:
@@ -213,6 +219,15 @@ def launch_of(words: Sequence[str], sets: Sequence[str]) -> Launch:
         sentence = f"a command has no variable {name} to set; write the value into the command"
         raise InputError("--set", sentence)
     return read_command(words)
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    """Return the words of a command line that was given as one word."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        sentence = f"{shown(text)} is not a command ({error}); close its quotes"
+        raise InputError("SCRIPT", sentence) from error
 
 
 def assignment(entry: str) -> tuple[str, str]:

@@ -81,11 +81,13 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started = time.monotonic()
-    other, option = _split_against(request)
-    changed = request.launch if option is None else _with_option(request.launch, *option)
+    other, option = split_against(request)
+    changed = request.launch if option is None else with_option(request.launch, *option)
     progress("open", "Megatron-LM and Transformer Engine")
-    upstream = _opened(request, request.megatron, "--upstream")
-    changed_upstream = upstream if other is None else _opened(request, other, "--against")
+    upstream = open_one(request, request.megatron, "--upstream")
+    changed_upstream = upstream if other is None else open_one(request, other, "--against")
+    for opened in (upstream, changed_upstream):
+        find_script(request.launch, opened)
     variables = request.launch.environment.items()
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
     make_folder(request.folder, field="--out")
@@ -123,13 +125,11 @@ def _between(main: Variant, against: Variant) -> Agreement | None:
     return compare(main.outcome, against.outcome, main.dtype)
 
 
-def _opened(request: Request, megatron: str, option: str) -> Upstream:
-    """Open an upstream that has the script of the launch."""
-    found = open_upstream(
+def open_one(request: Request, megatron: str, option: str) -> Upstream:
+    """Open an upstream that an option of the request names."""
+    return open_upstream(
         megatron, request.engine, cache=request.cache, offline=request.offline, option=option
     )
-    find_script(request.launch, found)
-    return found
 
 
 def find_script(launch: Launch, upstream: Upstream) -> str:
@@ -156,7 +156,7 @@ def find_script(launch: Launch, upstream: Upstream) -> str:
     raise InputError("SCRIPT", sentence)
 
 
-def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
+def split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
     """Return the other Megatron-LM or the changed option that ``--against`` names.
 
     Raises:
@@ -180,7 +180,7 @@ def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None
     raise InputError("--against", sentence)
 
 
-def _with_option(launch: Launch, name: str, value: str) -> Launch:
+def with_option(launch: Launch, name: str, value: str) -> Launch:
     """Return a launch with one option changed; an empty value removes the option."""
     flags = Flags(launch.arguments)
     if not value and not flags.has(name):

@@ -161,7 +161,7 @@ def execute(
             runpy.run_path(str(program.file), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
-            error = describe(raised, program.upstream, "raised", rank)
+            error = describe(raised, program.upstream, "raised", rank, program.file)
             traceback.print_exc()
     listener.close()
     report = RankReport(
@@ -259,14 +259,18 @@ def _finish(program: Program, recorder: TraceRecorder | None, model: torch.nn.Mo
         recorder.watch(model)
 
 
-def describe(raised: BaseException, upstream: Upstream, kind: str, rank: int) -> Failure:
-    """Describe an exception by the innermost frame that is upstream's."""
+def describe(
+    raised: BaseException, upstream: Upstream, kind: str, rank: int, script: Path | None = None
+) -> Failure:
+    """Describe an exception by the innermost frame that is upstream's or the script's own."""
     place = ""
     message = str(raised)
     for frame, line in traceback.walk_tb(raised.__traceback__):
         path = Path(frame.f_code.co_filename)
         if any(path.is_relative_to(root) for root in upstream.roots):
             place = upstream.relative(f"{path}:{line}")
+        elif path == script:
+            place = f"{path.name}:{line}"
         if isinstance(raised, SystemExit) and (path.name, frame.f_code.co_name) == (
             "argparse.py", "error",
         ):  # fmt: skip

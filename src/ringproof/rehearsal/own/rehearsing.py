@@ -1,0 +1,288 @@
+"""The rehearsal of a user's program on megatron-core: run it, run it with CP 1, compare."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ringproof.errors import InputError, shown
+from ringproof.files import make_folder, read_input
+from ringproof.launch.left_out import ENVIRONMENT as DECIDING
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.draft import Change
+from ringproof.launch.small.shrink import SmallProgram
+from ringproof.parsing import parsed_python
+from ringproof.rehearsal.locate.factors import named
+from ringproof.rehearsal.own.report import (
+    OF_LABELS,
+    STEPS,
+    WITHOUT_CP,
+    AskedLayout,
+    combined,
+    layout_of,
+    reported,
+)
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.rehearsing import (
+    IMPORT_VARIABLES,
+    Progress,
+    Request,
+    estimate,
+    open_one,
+    split_against,
+    with_option,
+)
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
+from ringproof.rehearsal.verdict.agreement import Agreement, compare
+from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
+from ringproof.rehearsal.verdict.refusal import refusal_of
+from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
+
+RANKS = Path(__file__).parent / "ranks"
+PRELOAD = str(RANKS / "preload.py")
+HOOK = "ringproof.rehearsal.own.ranks.hooks:install"
+FRAMEWORKS = ("megatron.training", "megatron.bridge", "megatron.post_training")
+CP_OPTION = re.compile(r"--(context[-_]parallel([-_]size)?|cp([-_]size)?)(=.*)?")
+DIFFERENT = 1e-4  # relative; what agrees in float32 differs by less than a hundredth of that
+MAX_BYTES = 4 << 20
+NOTE = (
+    "It is a program on megatron-core's library without Megatron's command line, so it ran as it "
+    "is and was not shrunk."
+)
+NO_LABELS = (
+    "No model got labels, so the losses that the program's own function reports were compared."
+)
+UNKNOWN = RequestedPath(False, 1, ("p2p",), ())
+
+
+def is_own_program(launch: Launch) -> bool:
+    """Return whether a launch starts a file of the user's that uses megatron-core alone.
+
+    Megatron's own training loop and Megatron-Bridge have command lines and recipes, which are
+    shrunk in other ways. What the file imports is read, and nothing of it is executed.
+    """
+    path = Path(launch.script)
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    try:
+        tree = parsed_python(read_input(path, MAX_BYTES, remedy="name a program"))
+    except (InputError, ValueError):
+        return False
+    names = tuple(_imported(tree))
+    frameworks = any(name.startswith(FRAMEWORKS) for name in names)
+    return not frameworks and any(name.startswith("megatron.core") for name in names)
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
+    """Run a user's program for some steps, and with CP 1.
+
+    Raises:
+        InputError: The launch has too many ranks, or an upstream or an option cannot be used.
+    """
+    started = time.monotonic()
+    if request.launch.ranks > request.max_ranks:
+        sentence = (
+            f"{request.launch.ranks} ranks are launched, more than {request.max_ranks}; a program "
+            "of your own is not shrunk: launch it on fewer ranks, or give --max-ranks"
+        )
+        raise InputError("the launch", sentence)
+    if request.machine is not None:
+        estimate(request.launch.ranks, request.max_ranks).check(request.machine)
+    other, option = split_against(request)
+    progress("open", "Megatron-Core and Transformer Engine")
+    upstream = open_one(request, request.megatron, "--upstream")
+    tasks = [("launch", request.launch, upstream)]
+    if other is not None:
+        tasks.append((request.against, request.launch, open_one(request, other, "--against")))
+    elif option is not None:
+        tasks.append((request.against, with_option(request.launch, *option), upstream))
+    make_folder(request.folder, field="--out")
+    variables = {
+        **ENVIRONMENT,
+        "PYTHONDONTWRITEBYTECODE": "1",  # the program's modules lie in a folder of the user
+        **{k: v for k, v in request.launch.environment.items() if k.startswith(IMPORT_VARIABLES)},
+    }
+    with Servers(request.folder, environment=variables) as servers:
+        runs = _OwnRuns(request, servers, progress)
+        folders = (request.folder / name for name in ("launch", "against"))
+        main, *rest = (runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False))
+    against = rest[0] if rest else None
+    between = None
+    if against is not None and main.losses and against.losses:
+        assert main.outcome is not None and against.outcome is not None
+        between = compare(main.outcome, against.outcome, main.dtype)
+    return Rehearsal(main, against, between, time.monotonic() - started)
+
+
+class _OwnRuns:
+    """Runs of one request."""
+
+    def __init__(self, request: Request, servers: Servers, progress: Progress) -> None:
+        self._request, self._servers, self._progress = request, servers, progress
+
+    def variant(self, name: str, launch: Launch, upstream: Upstream, folder: Path) -> Variant:
+        """Run the program, and its reference where it starts."""
+        launch = dataclasses.replace(
+            launch, script=str(Path(launch.script).resolve()), notes=(*launch.notes, NOTE)
+        )
+        small = self._small(launch, launch.arguments, launch.ranks)
+        variant = Variant(
+            name=name,
+            launch=launch,
+            megatron=upstream.megatron_name,
+            engine=upstream.engine_version,
+            dtype=self._request.dtype,
+            path=path_taken(UNKNOWN, (), finished=False),
+            agreement=Agreement(None, "It did not start, so no reference was run."),
+        )
+        try:
+            outcome = self._run(upstream, small, name, folder / "program")
+        except UpstreamFails as failed:
+            refusal = refusal_of(failed.failure, (), self._request.skills)
+            return dataclasses.replace(variant, refusal=refusal)
+        layout = layout_of(outcome)
+        asked = layout.path if layout else UNKNOWN
+        path = path_taken(asked, outcome.ranks, finished=outcome.failure is None)
+        dtype = "bfloat16" if layout and layout.bf16 else "float32"
+        variant = dataclasses.replace(variant, small=small, outcome=outcome, path=path, dtype=dtype)
+        if outcome.failure is not None:
+            skills = self._request.skills
+            refusal = refusal_of(outcome.failure, outcome.ranks, skills, asked.feature)
+            return dataclasses.replace(variant, refusal=refusal)
+        return self._compared(variant, layout, upstream, folder / "reference")
+
+    def _compared(
+        self, variant: Variant, layout: AskedLayout | None, upstream: Upstream, folder: Path
+    ) -> Variant:
+        """Return a variant that ran to its end with the verdict against the program with CP 1."""
+        assert variant.outcome is not None and variant.small is not None
+        why = _incomparable(variant.outcome, layout)
+        if layout is None or why is not None:
+            return dataclasses.replace(variant, agreement=why or Agreement(None, ""))
+        launch = variant.launch
+        words, changes = _with_cp_1(launch.arguments, layout)
+        ranks = launch.ranks // layout.ranks_of_reference
+        small = dataclasses.replace(
+            self._small(launch, words, ranks, without_cp=True), changes=changes
+        )
+        expected = self._run(upstream, small, "reference", folder)
+        if expected.failure is not None:
+            said = refusal_of(expected.failure, expected.ranks).message
+            agreement = Agreement(False, f"The program with CP 1 did not run: {said}")
+        else:
+            agreement = compare(variant.outcome, expected, variant.dtype)
+            meant = _factor(agreement, layout)
+            agreement = dataclasses.replace(agreement, reason=f"{agreement.reason}{meant}")
+        told = tuple(_differing(variant.outcome, expected)) if agreement.agrees else ()
+        return dataclasses.replace(
+            variant, reference=small, reference_outcome=expected, agreement=agreement, metrics=told
+        )
+
+    def _small(
+        self, launch: Launch, words: Sequence[str], ranks: int, *, without_cp: bool = False
+    ) -> SmallProgram:
+        given = {k: v for k, v in launch.environment.items() if k.startswith(DECIDING)}
+        steps = str(self._request.iterations)
+        environment = {**given, STEPS: steps, WITHOUT_CP: "1" if without_cp else ""}
+        changes = (
+            Change("steps", "its own", f"at most {steps}", "What happens later."),
+            Change("dropout", "its own", "0", "A seed of dropout that differs between CP ranks."),
+            Change(
+                "weights", "its own", "drawn by name and place",
+                "Its own initialisation; a checkpoint that it loads is loaded.",
+            ),
+        )  # fmt: skip
+        return SmallProgram(
+            launch.script, tuple(words), environment, ranks, changes, self._request.dtype
+        )
+
+    def _run(self, upstream: Upstream, small: SmallProgram, name: str, folder: Path) -> Outcome:
+        phase = f"{name}, {small.ranks} ranks"
+        self._progress(phase, "starts")
+        program = Program(
+            upstream, small.script, small.arguments, small.ranks, dict(small.environment),
+            small.dtype, (HOOK,), same_weights=False,
+        )  # fmt: skip
+        outcome = self._servers.run(
+            program, PRELOAD, folder, limit_seconds=self._request.timeout,
+            progress=lambda line: self._progress(phase, line),
+        )  # fmt: skip
+        return combined(outcome)
+
+
+def _incomparable(outcome: Outcome, layout: AskedLayout | None) -> Agreement | None:
+    """Return why no reference can be run; ``None`` where one can."""
+    if not outcome.ranks[0].iterations:
+        nothing = "No call of an optimizer was seen, so nothing is known of its training."
+        return Agreement(False, nothing)
+    if layout is None:
+        text = (
+            "It did not call initialize_model_parallel, so that CP cannot be taken out of it; "
+            "compare it with a launch without CP of your own."
+        )
+        return Agreement(False, text)
+    if layout.path.dynamic:
+        text = "It asks for Dynamic CP, for which no reference of an own program is made."
+        return Agreement(False, text)
+    if not layout.path.parallel:
+        return Agreement(
+            None, "It uses no context parallelism, so there is nothing to compare with."
+        )
+    return None
+
+
+def _factor(agreement: Agreement, layout: AskedLayout) -> str:
+    """Say which parallel size the first difference is a factor of; empty where it is of none."""
+    first = agreement.first
+    if first is None or not first.value or not first.reference:
+        return ""
+    sizes = {"CP": layout.path.size, "TP": layout.tensor, "PP": layout.pipeline}
+    said = named(first.value / first.reference, sizes)
+    return f" That is the value without CP multiplied by {said}." if "(" in said else ""
+
+
+def _with_cp_1(
+    words: Sequence[str], layout: AskedLayout
+) -> tuple[tuple[str, ...], tuple[Change, ...]]:
+    """Return a command line in which options that look like the CP size are 1, and the changes."""
+    size, found, follows = str(layout.path.size), list(words), False
+    changes = [Change("context_parallel_size", size, "1", "")]
+    for index, word in enumerate(words):
+        if follows and word == size:
+            found[index] = "1"
+            changes.append(Change(words[index - 1], size, "1", ""))
+        match = CP_OPTION.fullmatch(word)
+        follows = match is not None and match[4] is None
+        if match is not None and match[4] == f"={size}":
+            found[index] = f"{word.partition('=')[0]}=1"
+            changes.append(Change(word.partition("=")[0], size, "1", ""))
+    return tuple(found), tuple(changes)
+
+
+def _differing(outcome: Outcome, reference: Outcome) -> Iterator[str]:
+    """Yield what the program itself reports and CP changes, where the training is the same."""
+    if not any(OF_LABELS in losses for losses in outcome.losses.values()):
+        yield NO_LABELS
+        return
+    told = set[str]()
+    both = zip(reported(outcome), reported(reference), strict=False)
+    for step, (mine, other) in enumerate(both, 1):
+        for name in sorted(mine.keys() & other.keys() - told):
+            a, b = mine[name], other[name]
+            if abs(a - b) > DIFFERENT * max(abs(a), abs(b)):
+                told.add(name)
+                yield f"{shown(name)} is {a:.6g} in step {step}, and {b:.6g} without CP."

@@ -1,0 +1,119 @@
+"""What ranks of a user's program report, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ringproof.rehearsal.protocol.reports import RankReport
+from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.verdict.path import RequestedPath
+
+STEPS, WITHOUT_CP = "RINGPROOF_STEPS", "RINGPROOF_WITHOUT_CP"
+"""Variables of a rank: steps after which it ends, and whether the program gets CP 1."""
+OF_LABELS = "loss of the labels"
+REPORTED = "reported "
+
+
+@dataclass(frozen=True)
+class AskedLayout:
+    """What a program asked megatron-core for.
+
+    Attributes:
+        bf16: Whether the model's parameters are bfloat16.
+    """
+
+    tensor: int
+    pipeline: int
+    path: RequestedPath
+    bf16: bool
+
+    @property
+    def ranks_of_reference(self) -> int:
+        """By which number of ranks the number of the program's is divided without CP."""
+        return self.path.size
+
+
+def layout_of(outcome: Outcome) -> AskedLayout | None:
+    """Return what rank 0 asked for; ``None`` where it made no groups by ``parallel_state``."""
+    told = _told(outcome.ranks[0]) if outcome.ranks else {}
+    asked = told.get("layout")
+    if asked is None:
+        return None
+    path = RequestedPath(
+        bool(asked["dynamic"]),
+        int(asked["context"]),
+        tuple(told.get("comm_types") or ("p2p",)),
+        tuple(asked["levels"] or ()),
+    )
+    return AskedLayout(int(asked["tensor"]), int(asked["pipeline"]), path, bool(told.get("bf16")))
+
+
+def combined(outcome: Outcome) -> Outcome:
+    """Return an outcome whose steps have the losses and gradient norms of all ranks together.
+
+    A loss is the sum over the ranks by the number of tokens of all of them, so that it does not
+    depend on how many ranks share a sequence. The norm of a torch optimizer is of the parameters of
+    its rank: the squares of all ranks are added up and divided by the number of copies, ranks by
+    TP and PP.
+    """
+    steps = [_told(report).get("steps", []) for report in outcome.ranks]
+    if not outcome.ranks or outcome.failure is not None or not steps[0]:
+        return outcome
+    layout = layout_of(outcome)
+    shards = layout.tensor * layout.pipeline if layout else 1
+    copies = len(outcome.ranks) / shards
+    first = outcome.ranks[0]
+    iterations = tuple(
+        dataclasses.replace(iteration, losses=_losses(rows), grad_norm=_norm(rows, copies))
+        for iteration, rows in zip(first.iterations, zip(*steps, strict=False), strict=False)
+    )
+    others = outcome.ranks[1:]
+    silent = (dataclasses.replace(one, iterations=tuple(_silent(one))) for one in others)
+    ranks = (dataclasses.replace(first, iterations=iterations), *silent)
+    return dataclasses.replace(outcome, ranks=ranks)
+
+
+def _silent(report: RankReport) -> Iterator[Any]:
+    for iteration in report.iterations:
+        yield dataclasses.replace(iteration, losses={}, grad_norm=None)
+
+
+def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Losses of a step; those that the program reports only where the model returned none."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        for name, (value, count) in row["sums"].items():
+            sums[name][0] += value
+            sums[name][1] += count
+    found = {name: value / count for name, (value, count) in sums.items() if count}
+    return {OF_LABELS: found[OF_LABELS]} if OF_LABELS in found else found
+
+
+def reported(outcome: Outcome) -> list[dict[str, float]]:
+    """Return for each step what the program's own loss function reported, averaged over ranks."""
+    steps = [_told(report).get("steps", []) for report in outcome.ranks]
+    found = []
+    for rows in zip(*steps, strict=False):
+        of_program = [
+            {"sums": {k: v for k, v in row["sums"].items() if k.startswith(REPORTED)}}
+            for row in rows
+        ]
+        found.append(_losses(of_program))
+    return found
+
+
+def _norm(rows: Sequence[Mapping[str, Any]], copies: float) -> float | None:
+    if any(row["norm"] is None for row in rows):
+        return None
+    if all(row["of_all"] for row in rows):
+        return float(rows[0]["norm"])
+    return math.sqrt(sum(row["norm"] ** 2 for row in rows) / copies)
+
+
+def _told(report: RankReport) -> Mapping[str, Any]:
+    return report.results if isinstance(report.results, dict) else {}
