@@ -79,7 +79,7 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
     ("words", "said"),
     [
         ("train --tp x", "error: Invalid value for '--tp': "),
-        ("rehearse a", "error: Missing option '--upstream'."),
+        ("fit a", "error: Missing option '--upstream'."),
         ("lnt", "error: No such command 'lnt'."),
         ("plan --rank 8", "error: No such option: --rank"),
         ("upstream", "Usage: "),

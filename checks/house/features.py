@@ -116,7 +116,7 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.reference.packing.sequences import TAILS
     from ringproof.reference.planning import hardware, shapes
     from ringproof.reference.training.options import GRAPHS, SCHEDULES
-    from ringproof.rehearsal.conform.cases import chosen
+    from ringproof.rehearsal.conform.cases import CASES, VERL_CASES
     from ringproof.render.kinds import KINDS
 
     yield "format of a training log", FORMATS
@@ -133,7 +133,7 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     yield "partition", PARTITIONS
     yield "tail of a pack", TAILS
     yield "schedule", SCHEDULES
-    yield "conformance case", [case.id for case in chosen((), ())]
+    yield "conformance case", [case.id for case in (*CASES, *VERL_CASES)]
     yield "fault planted in upstream", [fault.name for fault in FAULTS]
 
 

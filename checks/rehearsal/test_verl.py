@@ -19,6 +19,7 @@ from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
 from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.verdict.variant import Rehearsal
 from ringproof.rehearsal.verl.rehearsing import VerlRequest, rehearse_verl
+from ringproof.rehearsal.verl.upstreams import BRIDGE
 from ringproof.upstream.tree import UpstreamUnavailable
 
 pytestmark = pytest.mark.slow
@@ -36,12 +37,14 @@ def requirements() -> None:
         pytest.skip(f"verl needs {', '.join(missing)}: pip install '.[verl]'")
 
 
-def rehearsed(folder: Path, *overrides: str, ranks: int = 2, verl: str = "") -> Rehearsal:
+def rehearsed(
+    folder: Path, *overrides: str, ranks: int = 2, verl: str = "", bridge: str = ""
+) -> Rehearsal:
     words = LAUNCH.replace("node=2", f"node={ranks}").split()
     launch = read_command([*words, *overrides])
     request = Request(launch, MEGATRON, ENGINE, "", folder, default_cache(), None, iterations=2)
     try:
-        return rehearse_verl(VerlRequest(request, verl), lambda *_: None)
+        return rehearse_verl(VerlRequest(request, verl, bridge), lambda *_: None)
     except InputError as error:
         if isinstance(error.__cause__, UpstreamUnavailable):
             pytest.skip(str(error))
@@ -67,9 +70,8 @@ def test_an_override_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_versions_that_do_not_fit_are_bad_input(tmp_path: Path) -> None:
-    """Megatron-Bridge 0.6.2, which is the default, needs a later Megatron-Core."""
     with pytest.raises(InputError, match="do not fit together: ImportError"):
-        rehearsed(tmp_path, "engine.vanilla_mbridge=False")
+        rehearsed(tmp_path, "engine.vanilla_mbridge=False", bridge=BRIDGE)
 
 
 def first_norm(result: Rehearsal) -> tuple[float, float]:

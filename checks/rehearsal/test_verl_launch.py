@@ -6,7 +6,7 @@ import copy
 import json
 import shlex
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.verl import LONGEST, OverrideDraft
 from ringproof.rehearsal.verl.config import split_words
 from ringproof.rehearsal.verl.model import Divisors, tiny_model
-from ringproof.rehearsal.verl.rehearsing import SAMPLES, _Runs
+from ringproof.rehearsal.verl.running import SAMPLES, VerlRuns
 
 SCRIPT = """
 CP=${CP:-2}
@@ -205,9 +205,8 @@ def placed(folder: str) -> tuple[str, ...]:
     """Return every override with the name of a folder that a rehearsal appends."""
     one = draft()
     small_verl.put_model(one, SFT, folder)
-    request: Any = SimpleNamespace(folder=Path(folder), iterations=2)
     nothing: Any = None
-    runs = _Runs(request, nothing, nothing, nothing, nothing)
+    runs = VerlRuns(nothing, nothing, Path(folder), 2, "float32", 1.0, nothing)
     return (*one.words, *runs._placed(2))
 
 

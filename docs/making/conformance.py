@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ringproof.rehearsal.conform.cases import CASES
+from ringproof.rehearsal.conform.cases import CASES, VERL_CASES, Case
 from ringproof.rehearsal.conform.record import (
     FILE,
     CaseResult,
@@ -29,7 +29,7 @@ from ringproof.templates import environment
 RECORDS = Path("evidence/cpu-gloo")
 PAGE = Path("docs/conformance.md")
 KNOWN = Path("src/ringproof/rehearsal/conform") / FILE
-ORDER = ("megatron-core", "core_r", "main", "dev", "pull request")
+ORDER = ("megatron-core", "core_r", "main", "dev", "pull request", "verl")
 REFUSALS = (Status.REFUSED, Status.RACES, Status.CANNOT_RUN, Status.HUNG, Status.STARTS)
 ODD = (Status.DIFFERS, Status.OTHER_PATH, Status.HUNG)
 
@@ -66,12 +66,27 @@ def page(found: Sequence[ConformanceRecord]) -> str:
             largest=max(agreeing, default=0.0),
             statuses=list(Status),
             records=found,
-            groups=[(name, list(cases)) for name, cases in groupby(CASES, lambda case: case.group)],
+            parts=[
+                (part, [(name, list(cases)) for name, cases in groupby(matrix, _group)])
+                for part, matrix in (
+                    ([one for one in found if not _is_verl(one)], CASES),
+                    ([one for one in found if _is_verl(one)], VERL_CASES),
+                )
+                if part
+            ],
             explained=explained,
             unexplained=sorted({case.id for case in every if case.status in ODD} - known),
             messages=sorted(_messages(found)),
         )
     )
+
+
+def _group(case: Case) -> str:
+    return case.group
+
+
+def _is_verl(record: ConformanceRecord) -> bool:
+    return record.name.startswith("verl ")
 
 
 def _word(status: Status) -> str:
@@ -81,6 +96,11 @@ def _word(status: Status) -> str:
 
 def _origin(origin: str) -> str:
     """Return a commit by its first ten digits, and another origin as it is."""
+    parts = origin.split(", ")
+    return "`, `".join(map(_one_origin, parts))
+
+
+def _one_origin(origin: str) -> str:
     _, found, commit = origin.partition("#commit=")
     return f"NVIDIA/Megatron-LM@{commit[:10]}" if found else origin.removeprefix("git:")
 

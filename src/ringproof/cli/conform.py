@@ -14,12 +14,15 @@ from ringproof.cache import default_cache
 from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import command_of
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import RunOptions
+from ringproof.cli.rehearse import VERL_PACKAGES, RunOptions, require_packages
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
 from ringproof.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringproof.rehearsal.conform.cases import Case
     from ringproof.rehearsal.conform.record import ConformanceRecord
 
 TABLE_WIDTH = 160
@@ -43,6 +46,22 @@ class ConformCommand(RunOptions):
     locate: bool = option(True, "Look for the first wrong tensor of a case that differs.")
     out: str = option("", "Folder for logs. Without it, none are kept.", metavar="DIR")
     name: str = option("", "Name of this Megatron in the table and the JSON.", metavar="NAME")
+    framework: str = option(
+        "megatron",
+        "Whose programs train: those of Megatron-LM, or those of verl on Megatron-LM.",
+        choices=("megatron", "verl"),
+    )
+    verl: str = option(
+        "",
+        "verl to run with --framework verl: a folder, git:PATH@REF or pip:verl==VERSION.  "
+        "[default: pip:verl==0.9.1]",
+        metavar="SPEC",
+    )
+    bridge: str = option(
+        "",
+        "Megatron-Bridge for verl, named alike, or mbridge for the package of this name.",
+        metavar="SPEC|mbridge",
+    )
     listed: bool = option(False, "Print the cases and exit.", "--list")
 
 
@@ -57,37 +76,22 @@ def conform(options: ConformCommand) -> None:
     from ringproof.rehearsal.conform import cases, table
     from ringproof.rehearsal.conform import record as records
 
-    wanted = cases.chosen(options.case, options.group)
+    matrix = cases.VERL_CASES if options.framework == "verl" else cases.CASES
+    wanted = cases.chosen(options.case, options.group, matrix)
     if options.listed:
         for one in wanted:
             typer.echo(f"{one.id:30} {one.group:14} {one.ranks} ranks  {one.arguments}")
         return
-    if not options.upstream:
-        raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
-    other = _known(options.against) if options.against else None
-    from ringproof.rehearsal.rehearsing import estimate
-
-    if not options.force:
-        largest = max(wanted, key=lambda one: one.ranks)
-        estimate(largest.ranks, largest.id, "--case").check(Machine.here())
-    from ringproof.rehearsal.conform.matrix import run_matrix
-    from ringproof.rehearsal.runs.upstreams import open_upstream
-
-    source: dict[str, Any] = {"cache": default_cache(), "offline": options.offline}
-    opened = open_upstream(options.upstream, options.te, **source)
-    with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
-        kept = Path(options.out or folder).absolute()
-        make_folder(kept, field="--out")
-        record = run_matrix(
-            opened, wanted, kept, iterations=options.steps, name=options.name,
-            locates=options.locate, progress=lambda line: typer.echo(line, err=True),
-        )  # fmt: skip
+    ids = {one.id for one in matrix}
+    known = [one for one in records.shipped() if ids & one.by_id.keys()]
+    other = _known(options.against, known) if options.against else None
+    record = _recorded(options, wanted)
     if options.json_path:
         write_json(records.as_json(record), options.json_path)
     if options.json_path != "-":
         console = HarmlessConsole()
         wide = console if console.is_terminal else HarmlessConsole(width=TABLE_WIDTH)
-        table.print_record(record, records.shipped(), wide)
+        table.print_record(record, known, wide)
     if other is not None:
         typer.echo(table.against(record, other), err=True)
     failed = table.failing(record, other)
@@ -99,12 +103,58 @@ def conform(options: ConformCommand) -> None:
         raise InputError("--upstream", nothing)
 
 
-def _known(name: str) -> ConformanceRecord:
-    """The known upstream with this name, its short name or its commit."""
-    from ringproof.rehearsal.conform.record import shipped
+def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRecord:
+    """Run the cases on what the options name."""
+    from ringproof.rehearsal.conform.matrix import run_matrix
+    from ringproof.rehearsal.rehearsing import estimate
+    from ringproof.rehearsal.runs.upstreams import open_upstream
 
-    for one in shipped():
+    def tell(line: str) -> None:
+        typer.echo(line, err=True)
+
+    verl = options.framework == "verl"
+    for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
+        if value and not verl:
+            raise InputError(name, "the framework is Megatron-LM; add --framework verl")
+    if verl:
+        require_packages("conform", VERL_PACKAGES, "verl")
+    if not options.upstream and not verl:
+        raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
+    if not options.force:
+        largest = max(wanted, key=lambda one: one.ranks)
+        estimate(largest.ranks, largest.id, "--case").check(Machine.here())
+    source: dict[str, Any] = {"cache": default_cache(), "offline": options.offline}
+    steps, name = options.steps, options.name
+    with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
+        kept = Path(options.out or folder).absolute()
+        if not verl:
+            opened = open_upstream(options.upstream, options.te, **source)
+            make_folder(kept, field="--out")
+            return run_matrix(
+                opened, wanted, kept, iterations=steps, name=name, locates=options.locate,
+                progress=tell,
+            )  # fmt: skip
+        from ringproof.rehearsal.verl.conforming import run_verl_matrix
+        from ringproof.rehearsal.verl.upstreams import choose_releases, open_stack, open_verl
+
+        vanilla = options.bridge == "mbridge"
+        bridge = "" if vanilla else options.bridge
+        chosen = choose_releases(options.upstream, bridge, vanilla=vanilla, **source)
+        if chosen.said:
+            tell(f"runs {chosen.said}")
+        opened = open_upstream(chosen.megatron, options.te, **source)
+        verl_folder = open_verl(options.verl, **source)
+        stack = open_stack(opened, verl_folder, chosen.bridge, vanilla=vanilla, **source)
+        make_folder(kept, field="--out")
+        return run_verl_matrix(
+            stack, wanted, kept, vanilla=vanilla, iterations=steps, name=name, progress=tell
+        )
+
+
+def _known(name: str, shipped: Sequence[ConformanceRecord]) -> ConformanceRecord:
+    """The known upstream with this name, its short name or its commit."""
+    for one in shipped:
         if name in (one.name, one.short, *one.name.split()):
             return one
-    names = "; ".join(one.short for one in shipped())
+    names = "; ".join(one.short for one in shipped)
     raise InputError("--against", f"{shown(name)} is not a known upstream; use one of {names}")

@@ -58,7 +58,9 @@ def set_option() -> Any:
 class RunOptions:
     """How a checkout of Megatron-LM is run."""
 
-    upstream: str = option("", CHECKOUT, metavar="SPEC")
+    upstream: str = option(
+        "", f"{CHECKOUT} For verl, the default is the newest release that fits.", metavar="SPEC"
+    )
     te: str | None = option(
         None,
         "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
@@ -81,7 +83,6 @@ class RehearseCommand(CacheOptions, RunOptions):
         metavar="SCRIPT | -- COMMAND...",
         argument=True,
     )
-    upstream: str = option(..., CHECKOUT, metavar="SPEC")
     verl: str = option(
         "",
         "verl to run, for a launch of verl: a folder, git:PATH@REF or pip:verl==VERSION.  "
@@ -90,7 +91,7 @@ class RehearseCommand(CacheOptions, RunOptions):
     )
     bridge: str = option(
         "",
-        "Megatron-Bridge for a launch of verl, named alike.  [default: pip:megatron-bridge==0.6.2]",
+        "Megatron-Bridge for a launch of verl, named alike.  [default: the release that fits]",
         metavar="SPEC",
     )
     sets: tuple[str, ...] = set_option()
@@ -176,6 +177,9 @@ def _check_verl(options: RehearseCommand, launched: bool) -> None:
         require_packages("rehearse", VERL_PACKAGES, "verl")
     if launched and options.keep_trace:
         raise InputError("--keep-trace", "a launch of verl is not traced; leave the option out")
+    if not launched and not options.upstream:
+        sentence = "it is missing; name a checkout, git:PATH@REF or megatron-core==VERSION"
+        raise InputError("--upstream", sentence)
     for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
         if value and not launched:
             raise InputError(name, "the launch is none of verl; leave the option out")

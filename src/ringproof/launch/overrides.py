@@ -6,6 +6,7 @@ import re
 
 SFT, PPO = "verl.trainer.sft_trainer", "verl.trainer.main_ppo"
 VERL_MODULES = (SFT, PPO)
+CRITIC, REFERENCE = f"{PPO}:critic", f"{PPO}:reference"  # the other models of PPO
 
 # Settings that a rehearsal replaces or does not use, whatever their values.
 _UNUSED = re.compile(

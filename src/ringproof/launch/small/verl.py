@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError, shown
-from ringproof.launch.overrides import PPO, SFT, as_value
+from ringproof.launch.overrides import CRITIC, PPO, REFERENCE, SFT, as_value
 from ringproof.launch.small.draft import Change
 from ringproof.launch.small.layout import (
     HIDES_DATA,
@@ -56,12 +56,16 @@ class Places:
     micro: str
 
 
+_ACTOR = Places("actor_rollout_ref.actor.megatron", "actor_rollout_ref.actor",
+                "actor_rollout_ref.actor.optim", "actor_rollout_ref.model",
+                "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")  # fmt: skip
 PLACES: Mapping[str, Places] = MappingProxyType({
     SFT: Places("engine", "data", "optim", "model", "max_token_len_per_gpu",
                 "micro_batch_size_per_gpu"),
-    PPO: Places("actor_rollout_ref.actor.megatron", "actor_rollout_ref.actor",
-                "actor_rollout_ref.actor.optim", "actor_rollout_ref.model",
-                "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"),
+    PPO: _ACTOR,
+    CRITIC: Places("critic.megatron", "critic", "critic.optim", "critic.model",
+                   "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"),
+    REFERENCE: _ACTOR,  # whose settings are those of the actor unless it has its own
 })  # fmt: skip
 
 
@@ -227,7 +231,7 @@ def _shrink_lengths(draft: OverrideDraft, module: str, before: Layout, after: La
     """Scale the limits of tokens as the longest sequence is scaled."""
     places = PLACES[module]
     longest = draft.integer("data.max_length", 1024)
-    if module == PPO:
+    if module != SFT:
         longest = sum(draft.integer(f"data.max_{part}_length", 512) for part in
                       ("prompt", "response"))  # fmt: skip
     limit, cap = f"{places.actor}.{places.limit}", f"{places.engine}.max_seqlen_per_dp_cp_rank"

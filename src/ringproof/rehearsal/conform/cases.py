@@ -1,13 +1,14 @@
 """The conformance matrix: each case is a small training, a place in the table and its path.
 
-The cases are in ``cases.toml``, by their section of the table.
+The cases are in ``cases.toml`` and, those of verl, in ``verl.toml``, by their section of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError, shown
 from ringproof.tables import read_table
@@ -39,9 +40,9 @@ class Case:
     Attributes:
         id: Name, for people and for ``--case``.
         group: Section of the table.
-        model: Key of `MODELS`.
-        data: Key of `DATA`.
-        arguments: Options that the reference on one rank does not have.
+        model: Key of `MODELS`, or of the models of verl.
+        data: Key of `DATA`, or the program of verl: a key of its programs.
+        arguments: Options, or overrides of hydra, that the reference on one rank does not have.
         path: Attention paths that must be seen, as ``TYPE:SIZE`` or ``TYPE:SIZExSIZE``.
         both: Options that case and reference share.
         dtype: Dtype of the program, which decides what counts as equal.
@@ -71,31 +72,41 @@ _TABLE = MappingProxyType(read_table("ringproof.rehearsal.conform", "cases.toml"
 BASE: str = _TABLE["base"]
 MODELS = MappingProxyType(dict(_TABLE["models"]))
 DATA = MappingProxyType({name: Data(**fields) for name, fields in _TABLE["data"].items()})
-CASES = tuple(
-    Case(group=group, **{**fields, "path": tuple(fields["path"])})
-    for group, cases in _TABLE["cases"].items()
-    for fields in cases
-)
 
 
-def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
+def _read(groups: Mapping[str, Any], data: str) -> Iterator[Case]:
+    """Yield the cases of a table."""
+    for group, cases in groups.items():
+        for fields in cases:
+            yield Case(group=group, **{"data": data, **fields, "path": tuple(fields["path"])})
+
+
+VERL = MappingProxyType(read_table("ringproof.rehearsal.conform", "verl.toml"))
+CASES = tuple(_read(_TABLE["cases"], "plain"))
+VERL_CASES = tuple(_read(VERL["cases"], "sft"))
+
+
+def chosen(
+    ids: Iterable[str], groups: Iterable[str] = (), among: tuple[Case, ...] = CASES
+) -> tuple[Case, ...]:
     """Return the cases with these ids or of these groups, in the order of the matrix.
 
     Args:
         ids: Identifiers of cases.
+        among: The matrix: `CASES` or `VERL_CASES`.
 
     Raises:
         InputError: There is no such case or group.
     """
     wanted, sections = list(ids), list(groups)
     for option, given, known in (
-        ("--case", wanted, {case.id for case in CASES}),
-        ("--group", sections, {case.group for case in CASES}),
+        ("--case", wanted, {case.id for case in among}),
+        ("--group", sections, {case.group for case in among}),
     ):
         for name in given:
             if name not in known:
                 sentence = f"{shown(name)} does not exist; see ringproof conform --list"
                 raise InputError(option, sentence)
     if not wanted and not sections:
-        return CASES
-    return tuple(case for case in CASES if case.id in wanted or case.group in sections)
+        return among
+    return tuple(case for case in among if case.id in wanted or case.group in sections)

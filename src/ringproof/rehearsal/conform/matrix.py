@@ -183,21 +183,43 @@ def run_matrix(
     progress: Progress | None = None,
 ) -> ConformanceRecord:
     """Run cases one after the other; one that hangs or fails does not stop the others."""
-    started = time.monotonic()
-    results = []
     with Servers(folder) as servers:
         run = functools.partial(servers.run, limit_seconds=LIMIT_SECONDS)
         matrix = Matrix(upstream, folder, run, iterations, locates=locates)
-        for number, case in enumerate(cases, 1):
-            begun = time.monotonic()
-            result = matrix.run(case)
-            result = replace(result, seconds=round(time.monotonic() - begun, 1))
-            results.append(result)
-            if progress is not None:
-                progress(_line(number, len(cases), result))
+        return recorded(
+            upstream, cases, matrix.run, origin=upstream.megatron_name, iterations=iterations,
+            name=name, progress=progress,
+        )  # fmt: skip
+
+
+def recorded(
+    upstream: Upstream,
+    cases: Sequence[Case],
+    run: Callable[[Case], CaseResult],
+    *,
+    origin: str,
+    iterations: int,
+    name: str,
+    progress: Progress | None,
+) -> ConformanceRecord:
+    """Run cases with a function, and return their results and seconds.
+
+    Args:
+        origin: Versions of what is run.
+        name: Short name of it; empty for the versions.
+    """
+    started = time.monotonic()
+    results = []
+    for number, case in enumerate(cases, 1):
+        begun = time.monotonic()
+        result = run(case)
+        result = replace(result, seconds=round(time.monotonic() - begun, 1))
+        results.append(result)
+        if progress is not None:
+            progress(_line(number, len(cases), result))
     return ConformanceRecord(
-        name=name or upstream.megatron_name,
-        megatron=upstream.megatron_name,
+        name=name or origin,
+        megatron=origin,
         engine=upstream.engine_version,
         torch=importlib.metadata.version("torch"),
         ringproof=__version__,

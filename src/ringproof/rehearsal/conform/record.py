@@ -53,7 +53,7 @@ class Status(str, Enum):
         "", "bold red", True,
     )  # fmt: skip
     OTHER_PATH = (
-        "other path", "runs and agrees, but attention did not take the path asked for",
+        "other path", "runs, but attention did not take the path asked for",
         "", "red", True,
     )  # fmt: skip
     RACES = (
@@ -136,6 +136,8 @@ class ConformanceRecord:
     @property
     def short(self) -> str:
         """A name for the head of a column: ``dev``, ``0.19``, ``#5618``."""
+        if self.name.startswith("verl "):
+            return self.name
         words = self.name.replace("core_r", "").replace("pull request ", "#").split()
         short = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
         return f"{short}, TE {self.engine}" if ", TE " in self.name else short

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ringproof.rehearsal.conform.cases import CASES
+from ringproof.rehearsal.conform.cases import CASES, VERL_CASES
 from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
 
 
@@ -27,7 +27,7 @@ def print_record(
     for one in known:
         table.add_column(escape(one.short), overflow="fold")
     group = ""
-    groups = {case.id: case.group for case in CASES}
+    groups = {case.id: case.group for case in (*CASES, *VERL_CASES)}
     for result in record.cases:
         if groups[result.id] != group:
             group = groups[result.id]

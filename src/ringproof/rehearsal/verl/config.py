@@ -9,6 +9,7 @@ from typing import Any
 from ringproof.errors import InputError, shown
 from ringproof.launch.overrides import SFT
 
+REFUSED = "hydra refuses it"  # how the message for an override that does not exist begins
 SFT_NAME, PPO_NAME = "sft_trainer_engine", "ppo_trainer"
 
 
@@ -58,7 +59,7 @@ def composed(folder: Path, name: str, overrides: Sequence[str]) -> dict[str, Any
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException) as error:
         said = " ".join(_messages(error))
-        raise InputError("the launch", f"hydra refuses it: {said}; correct the override") from None
+        raise InputError("the launch", f"{REFUSED}: {said}; correct the override") from None
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 

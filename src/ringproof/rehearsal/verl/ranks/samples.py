@@ -67,6 +67,8 @@ def _rollout(length: int, generator: torch.Generator) -> dict[str, torch.Tensor]
     if size > 2 * TOOL_TOKENS.stop:
         mask[TOOL_TOKENS] = 0
     old = -torch.tensor(float(VOCABULARY)).log() + 0.1 * torch.randn(size, generator=generator)
+    # Around 1, because the terms of a loss that nearly cancel have larger relative roundings.
+    advantages = 1 + torch.randn(size, generator=generator)
     return {
         "input_ids": tokens,
         "position_ids": torch.arange(length),
@@ -74,7 +76,9 @@ def _rollout(length: int, generator: torch.Generator) -> dict[str, torch.Tensor]
         "responses": tokens[start:],
         "response_mask": mask,
         "loss_mask": mask.clone(),
-        "advantages": torch.randn(size, generator=generator),
+        "advantages": advantages,
+        "values": 0.5 * advantages,
+        "returns": advantages.flip(0),
         "old_log_probs": old,
         "ref_log_prob": old + 0.05 * torch.randn(size, generator=generator),
     }
