@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
@@ -189,6 +190,10 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals
         process_ids = tuple(map(int, parent.stdout.readline().split()))
         time.sleep(1)
         assert all(map(running, process_ids))
+        if how == signal.SIGKILL:  # a rank that is stopped cannot look after its parent
+            os.kill(process_ids[1], signal.SIGSTOP)
+        below = psutil.Process(parent.pid).children(recursive=True)  # the server of forks, too
+        process_ids = (*process_ids, *(process.pid for process in below))
         parent.send_signal(how)
         parent.wait(timeout=REPORTED_WITHIN_SECONDS)
     assert_gone(process_ids)

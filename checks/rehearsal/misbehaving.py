@@ -101,6 +101,26 @@ def start_a_child(_: Any) -> int:
     return child
 
 
+def start_a_daemon(_: Any) -> int:
+    """A rank leaves a process behind that is in no group or session of the rank."""
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        daemon = os.fork()
+        if daemon == 0:
+            time.sleep(60)
+        os.write(tell, f"{daemon}".encode())
+        os._exit(0)
+    return int(os.read(told, 20))
+
+
+def kill_the_server(_: Any) -> None:
+    """A rank kills the process that has started it."""
+    if dist.get_rank() == 0:
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def replace_reports(kind: str) -> None:
     """Ranks end as if all were well, with reports that upstream's code wrote."""
     rank = dist.get_rank()

@@ -16,6 +16,8 @@ import pytest
 from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs import watch
+from ringproof.rehearsal.runs.outcome import UpstreamFails
+from ringproof.rehearsal.runs.server import Server
 from ringproof.rehearsal.runs.upstreams import is_unpacked
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import headline_of
@@ -56,13 +58,34 @@ def test_a_request_may_be_waited_for_twice(stage: SessionServers) -> None:
     assert stage.call(f"{MODULE}:wait_twice", 2) == [1.0, 0.0]
 
 
-def test_what_a_rank_started_ends_with_it(stage: SessionServers) -> None:
-    left = stage.call(f"{MODULE}:start_a_child", 2)
+@pytest.mark.parametrize("what", ["start_a_child", "start_a_daemon"])
+def test_what_a_rank_started_ends_with_it(stage: SessionServers, what: str) -> None:
+    left = stage.call(f"{MODULE}:{what}", 2)
     deadline = time.monotonic() + 10
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
         left = [child for child in left if runs(child)]
     assert left == []
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_a_failure_of_the_run(stage: SessionServers) -> None:
+    found = failure(stage, "kill_the_server", None)
+    assert (found.kind, found.rank) == ("died", -1)
+    assert "starts ranks was ended by signal SIGKILL" in headline_of(refusal_of(found, []))
+    assert stage.call(f"{MODULE}:wait_twice", 2), "another server has taken its place"
+
+
+def test_an_import_that_takes_too_long_is_ended(stage: SessionServers) -> None:
+    server = Server(stage.upstream(), import_seconds=0.25)
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(UpstreamFails) as caught, server:
+        pass
+    found = caught.value.failure
+    assert found.kind == "timeout"
+    said = headline_of(refusal_of(found, []))
+    assert said == "It does not end well: it was ended while upstream was imported, after 0.25 s"
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 @pytest.mark.parametrize("kind", ["empty", "deep", "number", "pipe", "other rank"])
@@ -187,7 +210,7 @@ def test_a_caller_keeps_its_variables_and_leaves_nothing_when_it_is_killed(
         assert time.monotonic() < deadline and client.poll() is None
         time.sleep(0.1)
     started = psutil.Process(client.pid).children(recursive=True)
-    assert len(started) == 3  # the server and two ranks
+    assert len(started) == 4  # a supervisor, the server and two ranks
     client.kill()
     client.wait()
     client.stdout.close()

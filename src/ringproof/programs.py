@@ -1,6 +1,6 @@
 """Start other programs so that no file in the current folder is run.
 
-No other module of the package starts programs.
+No other module of the package starts programs; `supervisor` runs in between and ends them.
 
 ringproof is often run in a folder of somebody else, as the GitHub action runs in a pull request's
 files. ``python -m`` and ``python -c`` put the current folder in front of the import path, where a
@@ -12,7 +12,6 @@ found by `program`, variables come from `variables`, and ranks from `forking`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import shutil
@@ -26,8 +25,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 # ``-c`` puts the current folder on the path as "". Python 3.11 and later leave it out with ``-P``;
 # earlier ones have no such option without losing PYTHONPATH, which is where users may have torch.
 # The builtin ``sys`` is the only import before "" is gone. The folder of this package is last, so
@@ -36,6 +33,9 @@ _NO_FOLDER = ("-P",) if sys.version_info >= (3, 11) else ()
 _PREPARE = "import sys; sys.path[:] = [*filter(None, sys.path), {package!r}]; "
 _RUN_MODULE = "import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 _PACKAGE = str(Path(__file__).resolve().parents[1])
+_SUPERVISOR = str(Path(__file__).resolve().with_name("supervisor.py"))
+_ENDING_SECONDS = 12.0
+"""What a supervisor takes at most to end what a command has started."""
 # Both make Python read commands from a terminal or a file before or after a program.
 _INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")
 
@@ -101,11 +101,6 @@ def _absolute(paths: str) -> str:
     return os.pathsep.join(str(Path(one).absolute()) for one in paths.split(os.pathsep) if one)
 
 
-def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Let the kernel send this process a signal when the thread that started it ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-
-
 @contextlib.contextmanager
 def started(
     command: Sequence[str],
@@ -115,7 +110,8 @@ def started(
     stdin: int = subprocess.DEVNULL,
     stdout: int | IO[Any] = subprocess.DEVNULL,
     stderr: int | IO[Any] = MERGED,
-    last_signal: signal.Signals | None = None,
+    supervised: bool = False,
+    pass_fds: Sequence[int] = (),
     **settings: Any,
 ) -> Iterator[subprocess.Popen[Any]]:
     """Run a command in a session of its own, and kill all that is left of the session on exit.
@@ -123,32 +119,57 @@ def started(
     Args:
         folder: Where it runs; the current folder by default.
         environment: All its variables; `variables` by default.
-        last_signal: Signal that it gets when this process ends.
+        supervised: Whether all that it starts ends with it or with this process, in whatever
+            session and however this process ends. The process is then that of
+            `ringproof.supervisor`, which ends as the command does.
+        pass_fds: File descriptors that it inherits.
         settings: Further arguments of `subprocess.Popen`.
 
     Raises:
         OSError: The command cannot be started.
     """
-    process = subprocess.Popen(
-        list(command),
-        cwd=folder,
-        env=variables() if environment is None else environment,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        preexec_fn=None if last_signal is None else lambda: end_with_parent(last_signal),
-        **settings,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    watched, held = os.pipe() if supervised else (-1, -1)
+    if supervised:
+        command = [sys.executable, "-I", "-S", _SUPERVISOR, str(watched), *command]
+        pass_fds = (*pass_fds, watched)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_close, held)
+        try:
+            process = subprocess.Popen(
+                [*command],
+                cwd=folder,
+                env=variables() if environment is None else environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                pass_fds=pass_fds,
+                **settings,
+            )
+        finally:
+            _close(watched)
+        try:
+            yield process
+        finally:
+            stack.close()
+            _end(process, _ENDING_SECONDS if supervised else 0.0)
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
+
+
+def _end(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Kill what is left of a session, after some seconds in which its supervisor does that."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def run(
@@ -195,3 +216,13 @@ def forking(
         os.environ.clear()
         os.environ.update(before)
     return context
+
+
+def leave_server_of_forks() -> None:
+    """Let the server of forks end, in one of its forks, as soon as whoever started it has ended.
+
+    Each fork keeps the server alive, even one that is stopped and ends only with the server.
+    """
+    server = getattr(forkserver, "_forkserver", None)
+    with contextlib.suppress(OSError, TypeError):
+        os.close(getattr(server, "_forkserver_alive_fd", None))  # type: ignore[arg-type] # TypeError

@@ -32,6 +32,8 @@ from ringproof.cluster.case import (
 )
 from ringproof.cluster.gpus import choose_backend, gpu_of, sharing_variables
 from ringproof.errors import InputError
+from ringproof.programs import leave_server_of_forks
+from ringproof.supervisor import end_with_parent
 
 LATER_SECONDS = 60.0
 """By which a collective gives up later than its case, whose limit names where each rank hangs."""
@@ -52,6 +54,8 @@ def serve(
         threads: Compute threads.
         memory: Bytes that the rank may use for its data; 0 for no limit.
     """
+    end_with_parent()  # even where it is stopped, and with it the thread below
+    leave_server_of_forks()
     for descriptor in (1, 2):  # by number, since the parent may have closed its own
         os.dup2(output.fileno(), descriptor)
     sys.stdout, sys.stderr = (

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, TextIO
 
-import psutil
 from rich.console import Console
 
 from ringproof.cards.proof import Proof, covers
@@ -282,42 +281,18 @@ def supervised(
     Args:
         environment: Its variables; those of `variables` by default.
     """
-    strays: set[psutil.Process] = set()
+    scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
     with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
-        scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
-        given = variables() if environment is None else environment
-        own = {**given, "TMPDIR": stack.enter_context(scratch)}
-        stack.callback(_kill, strays)
-        process = stack.enter_context(
-            started(
-                command,
-                folder=folder,
-                environment=own,
-                stdout=output,
-                last_signal=signal.SIGTERM,
-            )
-        )
-        stack.callback(_interrupt, process, strays)
+        own = {**(environment or variables()), "TMPDIR": stack.enter_context(scratch)}
+        run = started(command, folder=folder, environment=own, stdout=output, supervised=True)
+        process = stack.enter_context(run)
+        stack.callback(_interrupt, process)
         yield process
 
 
-def _interrupt(process: Process[bytes], strays: set[psutil.Process]) -> None:
-    """Ask a process to end, and add what it has started to ``strays``."""
-    strays |= _descendants(process.pid)
+def _interrupt(process: Process[bytes]) -> None:
+    """Ask a process to end."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(TimeLimit):
             process.wait(_GRACE_SECONDS)
-        strays |= _descendants(process.pid)
-
-
-def _kill(strays: set[psutil.Process]) -> None:
-    for stray in strays:
-        with contextlib.suppress(psutil.Error):
-            stray.kill()
-
-
-def _descendants(root: int) -> set[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return set(psutil.Process(root).children(recursive=True))
-    return set()

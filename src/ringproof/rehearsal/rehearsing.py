@@ -92,7 +92,7 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
     make_folder(request.folder, field="--out")
     _check_keeps(request.keeps)
-    with Servers(request.folder, environment=imported) as servers:
+    with Servers(request.folder, environment=imported, import_seconds=request.timeout) as servers:
         runs = _Runs(request, servers, option[0] if option else "", progress)
         name = "launch" if other is None else request.megatron
         main = runs.variant(name, request.launch, upstream, "launch")

@@ -128,7 +128,9 @@ class Fitting:
         variables = request.launch.environment.items()
         imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
         self._ends = None if request.limit is None else time.monotonic() + request.limit
-        self._servers = Servers(request.folder, environment=imported, ends=self._ends)
+        self._servers = Servers(
+            request.folder, environment=imported, import_seconds=self._left(request.timeout)
+        )
         self._known: frozenset[str] | None = None
         self._runs = 0
 

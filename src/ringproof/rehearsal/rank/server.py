@@ -2,8 +2,8 @@
 
 Importing torch, Transformer Engine and Megatron takes seconds per process; a fork takes none. The
 server answers one question after the other over the connection whose descriptor is its only
-argument: first what is to be imported, then programs to start and processes to collect. Ranks end
-with the server, and the server with whoever started it.
+argument: first what is to be imported, then programs to start and processes to collect. Ranks and
+all that they start end with the server, and the server with whoever started it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ringproof.programs import end_with_parent
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rank import bootstrap
 from ringproof.rehearsal.rank.memory import MemoryWatch
+from ringproof.supervisor import (
+    adopt_orphans,
+    descendants,
+    end_descendants,
+    end_with_parent,
+)
 
 
 def main() -> None:
     """Answer questions until the other side ends."""
     end_with_parent()
+    adopt_orphans()
     server = _Server()
     answers: dict[str, Callable[..., object]] = {
-        "prepare": server.prepare, "start": server.start, "reap": _reap,
+        "prepare": server.prepare, "start": server.start, "reap": _reap, "end": server.end,
     }  # fmt: skip
     with Connection(int(sys.argv[1])) as parent, contextlib.suppress(EOFError):
         while True:
@@ -42,9 +48,11 @@ class _Server:
     Attributes:
         packages: What `bootstrap.prepare` returned. Each rank has a copy of its own.
         memory: What watches memory in programs of full size.
+        own: Processes that the imports have started.
     """
 
     def __init__(self) -> None:
+        self.own = set[int]()
         self.packages = set[str]()
         self.memory: MemoryWatch | None = None
 
@@ -59,7 +67,12 @@ class _Server:
         except BaseException as raised:
             traceback.print_exc()
             return bootstrap.describe(raised, upstream, "import", -1)
+        self.own = descendants()
         return None
+
+    def end(self) -> None:
+        """End what the ranks of a program have left, whatever its sessions are."""
+        end_descendants(self.own)
 
     def start(self, program: Program, port: int, folder: Path) -> dict[int, int]:
         """Fork the ranks of a program; return their process identifiers, by rank."""

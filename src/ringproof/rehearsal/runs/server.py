@@ -8,7 +8,6 @@ import itertools
 import os
 import random
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -18,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.budget import free_memory
-from ringproof.programs import ended_by, python, started, variables
+from ringproof.programs import TimeLimit, ended_by, python, started, variables
 from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
@@ -28,6 +27,8 @@ from ringproof.rehearsal.runs.watch import Progress, RunWatch, tail
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
 
 PORT_TAKEN = "EADDRINUSE"
+IMPORT_SECONDS = 600.0
+ENDING_SECONDS = 12.0  # for a process that is about to end
 LEAST_FREE_BYTES = 5 << 30
 """Free memory below which servers that nobody uses end: eight ranks of a rehearsal take 4 GB."""
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
@@ -46,11 +47,10 @@ class Server(contextlib.ExitStack):
         script: Script whose imports are made before the first fork; empty for none.
         environment: Variables that upstream may read while it is imported.
         full_size: Set if its programs are run at full size.
-        ends: Moment of the monotonic clock until which the import has to be done; ``None`` for
-            no limit.
+        import_seconds: Longest time of the import.
 
     Raises:
-        UpstreamFails: Upstream cannot be imported, or not until then.
+        UpstreamFails: Upstream cannot be imported, or not within that time.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Server(contextlib.ExitStack):
         dtype: str = "float32",
         log: Path | None = None,
         full_size: FullSize | None = None,
-        ends: float | None = None,
+        import_seconds: float = IMPORT_SECONDS,
     ) -> None:
         super().__init__()
-        self._ends = ends
+        self._import_seconds = import_seconds
         self._upstream, self._script, self._dtype = upstream, script, dtype
         self._environment = {
             **variables(without=DECIDING),
@@ -82,7 +82,7 @@ class Server(contextlib.ExitStack):
             failing.callback(self.close)
             self._start()
             given = (self._upstream, self._dtype, self._script, self._full_size)
-            failure = self._ask("prepare", *given, ends=self._ends)
+            failure = self._ask("prepare", *given, seconds=self._import_seconds)
             if failure is not None:
                 raise UpstreamFails(failure)
             failing.pop_all()
@@ -96,26 +96,29 @@ class Server(contextlib.ExitStack):
                 [*python(module="ringproof.rehearsal.rank.server"), str(theirs.fileno())],
                 environment=self._environment,
                 stdout=sink,
+                supervised=True,
                 pass_fds=[theirs.fileno()],
             )
             self._process = self.enter_context(server)
 
-    def _ask(self, name: str, *given: object, ends: float | None = None) -> Any:
+    def _ask(self, name: str, *given: object, seconds: float | None = None) -> Any:
         """Let the server answer a question; see `ringproof.rehearsal.rank.server`."""
         try:
             self._connection.send((name, *given))
-            left = None if ends is None else max(ends - time.monotonic(), 0.0)
-            if not self._connection.poll(left):
-                message = "ended while upstream was imported: its time was over"
+            if not self._connection.poll(seconds):
+                message = f"ended while upstream was imported, after {seconds:g} s"
                 raise UpstreamFails(Failure("timeout", -1, message))
             return self._connection.recv()
         except (EOFError, OSError):
-            message = f"ServerDied: {self._ended()}"
+            message = self._ended()
             last = tail(self._log) if self._log else ""
             raise UpstreamFails(Failure("import", -1, message, traceback=last)) from None
 
     def _ended(self) -> str:
-        how = ended_by(self._process.wait())
+        try:
+            how = ended_by(self._process.wait(ENDING_SECONDS))
+        except TimeLimit:
+            how = "upstream's code, which closed its connection"
         return f"the process that imports upstream and starts ranks was ended by {how}"
 
     def run(
@@ -130,17 +133,25 @@ class Server(contextlib.ExitStack):
 
         Args:
             limit_seconds: After which the run is ended.
+
+        Returns:
+            What became of it. A failure with rank -1 means that this server has ended, too.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
             stale.unlink()
         program = replace(program, listens=is_collecting())
-        pids = self._ask("start", program, _free_port(), folder)
-        watch = RunWatch(pids, folder, lambda left: self._ask("reap", left), program.upstream)
         try:
-            outcome = watch.outcome(limit_seconds, progress)
-        finally:
-            watch.end_all()
+            pids = self._ask("start", program, _free_port(), folder)
+            watch = RunWatch(pids, folder, lambda left: self._ask("reap", left), program.upstream)
+            try:
+                outcome = watch.outcome(limit_seconds, progress)
+            finally:
+                watch.end_all()
+                with contextlib.suppress(UpstreamFails):
+                    self._ask("end")
+        except UpstreamFails as lost:
+            return Outcome((), replace(lost.failure, kind="died"), 0.0, 0, folder)
         for touch in _touches(program.upstream, outcome):
             note(touch)
         return outcome
@@ -170,7 +181,7 @@ class Servers(contextlib.ExitStack):
         path: Folder whose modules programs may call.
         environment: Variables that upstream may read while it is imported.
         free: Function that returns the bytes of memory that are free.
-        ends: As for `Server`.
+        import_seconds: Longest time of each import.
     """
 
     def __init__(
@@ -180,10 +191,10 @@ class Servers(contextlib.ExitStack):
         path: Path | None = None,
         environment: Mapping[str, str] = ENVIRONMENT,
         free: Callable[[], int] = free_memory,
-        ends: float | None = None,
+        import_seconds: float = IMPORT_SECONDS,
     ) -> None:
         super().__init__()
-        self._ends = ends
+        self._import_seconds = import_seconds
         known = variables().get("PYTHONPATH")
         paths = [str(one) for one in (path, known) if one]
         self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
@@ -199,7 +210,7 @@ class Servers(contextlib.ExitStack):
         """Run a program on the server of its upstream, the script ``preload`` and its dtype.
 
         Raises:
-            UpstreamFails: Upstream cannot be imported.
+            UpstreamFails: Upstream cannot be imported, or not in time.
         """
         full = program.full_size
         key = (program.upstream, preload, program.dtype, full and full.computes)
@@ -211,7 +222,8 @@ class Servers(contextlib.ExitStack):
         # Another program may have taken the port before the ranks did.
         taken = outcome.failure is not None and PORT_TAKEN in outcome.failure.message
         outcome = run() if taken else outcome
-        self._started[key] = server  # not one that has died
+        if outcome.failure is None or outcome.failure.rank >= 0:  # not a server that has died
+            self._started[key] = server
         return outcome
 
     def _another(self, program: Program, preload: str) -> Server:
@@ -224,7 +236,7 @@ class Servers(contextlib.ExitStack):
             dtype=program.dtype,
             log=self._folder / f"server-{next(self._logs)}.log",
             full_size=program.full_size,
-            ends=self._ends,
+            import_seconds=self._import_seconds,
         )
         return self.enter_context(server)
 

@@ -46,7 +46,8 @@ def validate(
     )  # fmt: skip
     names = f"{name}, {upstream.megatron_name}"
     program = calling(replace(upstream, extra=(root,)), function, argument)
-    with Servers(folder, ends=ends) as servers:
+    left = max(ends - time.monotonic(), 0.0)
+    with Servers(folder, import_seconds=left) as servers:
         try:
             outcome = servers.run(
                 program, "", folder / "run", limit_seconds=max(ends - time.monotonic(), 0.0),

@@ -93,7 +93,7 @@ def _launcher(
     with scratch, (folder / LAUNCHER_LOG).open("w") as log:
         environment = {**variables(), **own, "TMPDIR": scratch.name}
         with started(
-            words, folder=folder, environment=environment, stdout=log, last_signal=signal.SIGTERM
+            words, folder=folder, environment=environment, stdout=log, supervised=True
         ) as process:
             try:
                 yield process
@@ -102,11 +102,10 @@ def _launcher(
 
 
 def _end(process: Process[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            process.send_signal(number)
-            with contextlib.suppress(TimeLimit):
-                process.wait(timeout=40)  # the launcher gives ranks 30 s
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeLimit):
+            process.wait(timeout=40)  # the launcher gives ranks 30 s
 
 
 def rank_logs(folder: Path) -> list[Path]:

@@ -75,7 +75,7 @@ def refusal_of(
     message = " ".join(failure.message.split())
     return StopReason(
         kind=failure.kind,
-        rank=None if failure.kind == "import" else failure.rank,
+        rank=None if failure.rank < 0 else failure.rank,
         message=message,
         file=file,
         line=whole_number(line),

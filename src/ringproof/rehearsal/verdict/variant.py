@@ -246,7 +246,9 @@ def headline_of(refusal: StopReason) -> str:
             )
         return f"Upstream cannot be imported: {message}{at}"
     if refusal.kind in ("died", "timeout"):
-        return f"It does not end well: rank {refusal.rank} {message}"
+        who = "it was" if refusal.kind == "timeout" else ""
+        who = who if refusal.rank is None else f"rank {refusal.rank}"
+        return f"It does not end well: {f'{who} {message}'.lstrip()}"
     when = f" after {refusal.iteration} iterations" if refusal.iteration else ""
     return f"It is refused{when} by rank {refusal.rank}{at}: {message}"
 

@@ -75,7 +75,8 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
     make_folder(base.folder, field="--out")
     variants = []
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
-    with Servers(base.folder, environment={**ENVIRONMENT, **variables}) as servers:
+    environment = {**ENVIRONMENT, **variables}
+    with Servers(base.folder, environment=environment, import_seconds=base.timeout) as servers:
         for index, launch in enumerate(launches):
             stack = open_stack(upstream, verl, releases.bridge, vanilla=launch.vanilla, **source)
             folder = (base.folder / ("against" if index else "launch")).resolve()
