@@ -26,6 +26,7 @@ from pathlib import Path
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder, write_atomically
 from ringproof.programs import Ended
+from ringproof.upstream.damaged import flaw_of
 from ringproof.upstream.gitprogram import Git, reason
 from ringproof.upstream.tree import PICTURES
 
@@ -181,6 +182,36 @@ class Repository:
             raise InputError("upstream", f"{problem}; correct the ref in the card")
         return found[0] if found else ""
 
+    def flaw(self, commits: Sequence[str]) -> str:
+        """Say what is damaged in the repository, which may have lost files of commits it had.
+
+        Args:
+            commits: Full commit ids that are there.
+
+        Returns:
+            Empty if nothing is damaged, or if there is no repository.
+        """
+        if not self.folder.exists() and not self.folder.is_symlink():
+            return ""
+        found = flaw_of(self.folder)
+        if found or not commits:
+            return found
+        self._prepare()
+        git = Git(self.folder)
+        for commit in commits:
+            listed = git.run("ls-tree", "-r", "--full-tree", commit)
+            if listed.code != 0:
+                return reason(listed.log)
+        lost = len(self._missing(commits).intersection(self._by_path(commits)))
+        return f"{lost} of its files are missing" if lost else ""
+
+    def remove(self) -> None:
+        """Remove the repository from the cache, and not what a link in its place leads to."""
+        if self.folder.is_symlink() or not self.folder.is_dir():
+            self.folder.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self.folder)
+
     def fetch(
         self, commits: Sequence[str], advance: Callable[[int, int], None]
     ) -> dict[str, InputError]:
@@ -215,8 +246,7 @@ class Repository:
         try:
             for name in ("objects/pack", "objects/info", "refs"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            if not (folder / "HEAD").is_file():
-                write_atomically(folder / "HEAD", "ref: refs/heads/main\n", field="--cache")
+            write_atomically(folder / "HEAD", "ref: refs/heads/main\n", field="--cache")
             write_atomically(folder / "config", _CONFIG, field="--cache")
             leftovers = (folder.glob("*.lock"), (folder / "refs").rglob("*.lock"))
             broken = (folder / "objects").glob("**/*tmp_*")

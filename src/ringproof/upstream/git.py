@@ -12,7 +12,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from ringproof.errors import InputError, shown
-from ringproof.upstream.gitprogram import BlobReader, Git, first_line, reason
+from ringproof.upstream.gitprogram import BlobReader, Git, first_line, reason, remedy_of
 from ringproof.upstream.tree import (
     MAX_FILE_BYTES,
     UpstreamError,
@@ -117,6 +117,7 @@ class GitTree(UpstreamTree):
         name: str | None = None,
     ) -> None:
         self._git, self._spec, self._name = Git(path.absolute()), f"git:{path}@{ref}", name
+        self._remedy = remedy_of(path)
         self._sources = SubmoduleSources() if submodules is None else submodules
         self._inside: dict[str, GitTree] = {}
         self._repositories: Mapping[str, str | None] | None = None
@@ -183,7 +184,7 @@ class GitTree(UpstreamTree):
 
     def _damaged(self, why: str) -> InputError:
         problem = f"is damaged or incomplete ({why[:200]})"
-        return InputError("git", f"{shown(self._spec)} {problem}; fetch it again in full")
+        return InputError("git", f"{shown(self._spec)} {problem}; {self._remedy}")
 
     def _followed(self, path: str, level: int = 0) -> tuple[GitTree, Location]:
         """Return the tree that has the file of a path, and its place."""
@@ -292,6 +293,11 @@ def _below(outer: Submodule, inner: Submodule | None) -> Submodule:
 
 def _commit(git: Git, path: Path, ref: str) -> str:
     """Return the commit of a ref, which may be a branch of the remote."""
+    inside = path / ".git" if (path / ".git").is_dir() else path
+    for name in ("HEAD", "config"):  # git waits for a writer where one of them is a pipe
+        if (inside / name).exists() and not (inside / name).is_file():
+            problem = f"is not a readable git repository ({name} is not a regular file)"
+            raise InputError("git", f"{shown(path)} {problem}; {remedy_of(path)}")
     verify = ("rev-parse", "--verify", "--quiet")
     ended = git.run(*verify, f"{ref}^{{commit}}")
     found = ended.out.strip() or first_line(git, *verify, f"refs/remotes/origin/{ref}^{{commit}}")
@@ -299,11 +305,12 @@ def _commit(git: Git, path: Path, ref: str) -> str:
         return found
     if "not a git repository" in ended.log:
         problem = f"is not a readable git repository ({reason(ended.log)[:200]})"
-        raise InputError("git", f"{shown(path)} {problem}; name a clone of the upstream")
+        remedy = remedy_of(path, "name a clone of the upstream")
+        raise InputError("git", f"{shown(path)} {problem}; {remedy}")
     if ended.log or first_line(git, "rev-parse", "--symbolic-full-name", ref):
         why = reason(ended.log) if ended.log else f"{ref!r} names a commit that is missing"
         problem = f"is damaged or incomplete ({why[:200]})"
-        raise InputError("git", f"{shown(path)} {problem}; fetch it again in full")
+        raise InputError("git", f"{shown(path)} {problem}; {remedy_of(path)}")
     remedy = "name a branch, tag or commit that it has, or fetch it first"
     raise InputError("git", f"{shown(path)} has no ref {shown(ref)}; {remedy}")
 

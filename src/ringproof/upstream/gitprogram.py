@@ -23,6 +23,19 @@ _SET = MappingProxyType(
 )
 
 
+CACHED = "refs/ringproof"
+"""Folder of a repository of the cache that other repositories do not have."""
+READ_SECONDS = 300.0
+"""Limit of a command that only reads; 0.1 s is usual."""
+
+
+def remedy_of(folder: Path, other: str = "fetch it again in full") -> str:
+    """Say how a damaged repository is mended: one of the cache, or an ``other``."""
+    if (folder / CACHED).is_dir():
+        return "run `ringproof upstream fetch`, which fetches it again"
+    return other
+
+
 def reason(log: str) -> str:
     """Return git's own last word on what failed, on one line."""
     lines = [line.strip() for line in log.replace("\r", "\n").splitlines()]
@@ -78,13 +91,13 @@ class Git:
 
         Args:
             feed: Standard input.
-            seconds: Time limit.
+            seconds: Time limit; `READ_SECONDS` by default where nothing is fetched.
         """
         kept = () if self.lock is None else (self.lock,)
         return run(
             self.command(*arguments),
             feed=feed,
-            seconds=seconds,
+            seconds=READ_SECONDS if seconds is None and not self.fetches else seconds,
             environment=self.environment,
             pass_fds=kept,
         )

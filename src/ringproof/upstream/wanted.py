@@ -228,12 +228,20 @@ class Provision:
     def _fetched(
         self, repository: Repository, commits: Sequence[WantedCommit]
     ) -> dict[str, InputError]:
-        """Fetch what is not there, and return by commit why it could not be fetched."""
+        """Fetch what is not there, and return by commit why it could not be fetched.
+
+        A repository that is damaged is fetched anew.
+        """
         found = dict.fromkeys(item.commit for item in commits)
-        new = [one for one in found if find_commit(self.cache, repository.name, one) is None]
+        here = [one for one in found if find_commit(self.cache, repository.name, one)]
+        flaw = repository.flaw(here)
+        new = [one for one in found if flaw or one not in here]
         if not new:
             return {}
-        repository.newest_commit("HEAD")
+        repository.newest_commit("HEAD")  # before anything is removed
+        if flaw:
+            repository.remove()
+            self.say(f"{repository.name} was damaged and is fetched again: {flaw}")
         with progress(self.console, f"{repository.name}: files") as update:
             failures = repository.fetch(new, lambda done, all_: update(done, all_, 0, "fetching"))
         self.say(f"{repository.name}: {len(new) - len(failures)} commits fetched")

@@ -1,0 +1,109 @@
+"""A damaged repository of the cache is named by whoever reads it, and fetched again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks.running import contents
+from checks.upstream.fetching import Demo, demo
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Demo:
+    made = demo(tmp_path)
+    done = made.run("upstream", "fetch")
+    assert done.returncode == 0, done.stderr
+    assert list(made.bare.glob("objects/pack/*.idx")), "otherwise this test sees nothing"
+    return made
+
+
+def _change(*patterns: str, how: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(bare: Path) -> None:
+        files = [path for pattern in patterns for path in bare.glob(pattern)]
+        assert files
+        for path in files:
+            path.chmod(0o644)
+            how(path)
+
+    return change
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(bare: Path) -> None:
+    shutil.move(bare, bare.with_name("elsewhere"))
+    bare.symlink_to("elsewhere")
+    (bare / "HEAD").write_text("ref: refs/heads/mine\n")
+
+
+PACK, INDEX = "objects/pack/*.pack", "objects/pack/*.idx"
+BROKEN = {
+    "pack": _change(PACK, how=lambda path: os.truncate(path, path.stat().st_size // 2)),
+    "index": _change(INDEX, how=lambda path: path.write_bytes(b"")),
+    "no index": _change(INDEX, how=Path.unlink),
+    "no objects": _change(PACK, INDEX, how=Path.unlink),
+    "head": _change("HEAD", how=lambda path: path.write_text("x")),
+    "pipe": _change("HEAD", how=_pipe),
+    "shallow": _change("shallow", how=lambda path: path.write_text("x\n")),
+    "config": _change("config", how=lambda path: path.write_text("[x\n")),
+}
+"""Damage without which nothing can be read."""
+UNSEEN = {
+    "bit of the pack": _change(PACK, how=_flip),
+    "bit of the index": _change(INDEX, how=_flip),
+    "link": _link,
+    "leftover": lambda bare: (bare / "objects/pack/tmp_pack_x").write_text("x"),
+}
+"""Damage that not every reader meets."""
+
+
+FAST = ("index", "link")
+REPAIRED = ("leftover", "head", "config")
+"""What is put right without fetching."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow)
+        for kind in (*BROKEN, *UNSEEN)
+    ],
+)
+def test_damage_is_named_and_mended(made: Demo, kind: str) -> None:
+    {**BROKEN, **UNSEEN}[kind](made.bare)
+    read = made.run("anchors", "check", "--offline")
+    if kind in BROKEN:
+        assert read.returncode == 2 and read.stderr.count("\n") == 1, read.stderr
+        assert "run `ringproof upstream fetch`" in read.stderr
+    elsewhere = made.bare.with_name("elsewhere")
+    before = contents(elsewhere)
+    done = made.run("upstream", "fetch")
+    assert done.returncode == 0, done.stderr
+    assert made.run("anchors", "check", "--offline").returncode == 0
+    assert ("was damaged and is fetched again" in done.stdout) == (kind not in REPAIRED)
+    assert not list(made.bare.rglob("tmp_pack*"))
+    assert made.bare.is_dir() and not made.bare.is_symlink()
+    assert contents(elsewhere) == before
+    again = made.run("upstream", "fetch")
+    assert again.returncode == 0 and "damaged" not in again.stdout
+
+
+def test_what_is_damaged_stays_while_its_server_is_away(made: Demo) -> None:
+    BROKEN["index"](made.bare)
+    before = contents(made.bare)
+    assert made.run("upstream", "fetch", url="file:///nowhere").returncode == 2
+    assert contents(made.bare).keys() == before.keys()
