@@ -15,7 +15,7 @@ from ringproof.rehearsal.locate.gradients import loss_scales
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
-from ringproof.rehearsal.locate.rows import LAYOUTS, Rows, contiguous, zigzag
+from ringproof.rehearsal.locate.rows import LAYOUTS, Source, contiguous, plain_rows, zigzag
 from ringproof.rehearsal.protocol.trace import (
     LOCAL,
     REDUCED,
@@ -339,7 +339,8 @@ def test_only_the_last_stage_says_how_the_loss_is_scaled(
     """What another stage hands on has a gradient that a wrong backward has reached."""
 
     def at(record: RunTrace) -> RunTrace:
-        place = [replace(one.trace.place, sizes=(1, 2, 1, stages)) for one in record.ranks]
+        sizes = (1, len(record.ranks), 1, stages)
+        place = [replace(one.trace.place, sizes=sizes) for one in record.ranks]
         both = zip(record.ranks, place, strict=True)
         return RunTrace(tuple(replace(r, trace=replace(r.trace, place=p)) for r, p in both))
 
@@ -452,7 +453,8 @@ def test_rows_are_read_only_from_a_shape_that_has_one_reading(
     one = run().ranks[0]
     place = replace(one.trace.place, sizes=(split, 2, 1, 1), sequence_parallel=split > 1)
     one = replace(one, trace=replace(one.trace, place=place))
-    kind = row_kind(Values(0, shape, "<f8"), Rows(np.arange(8), 16, batch), one)
+    rows = plain_rows(np.arange(8), Source(0, 0, 0, 16), batch)
+    kind = row_kind(Values(0, shape, "<f8"), rows, one)
     assert (None if kind is None else astuple(kind)) == read
 
 

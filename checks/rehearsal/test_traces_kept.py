@@ -114,6 +114,11 @@ RANK = "trace-0.json"
         (change("trace.json", lambda data: data.update(format="\x1b[2J")), "of format '?[2J'"),
         (change("trace.json", lambda data: data.update(ranks=10**9)), "has 1000000000 ranks"),
         (change("trace.json", lambda data: data.update(ranks=3)), "trace-2.json is not there"),
+        (change(RANK, first("batches", layout="spiral")), "not shared by ranks in a known layout"),
+        (
+            change(RANK, first("batches", borders=[0, 1 << 40])),
+            "sequences of microbatch 0 end nowhere",
+        ),
         (cut, "trace-1.json: a tensor is cut off: the file of values is too short"),
         (linked, "trace-0.bin is not there"),
         (replaced(RANK, "{"), "is damaged: "),
@@ -134,7 +139,7 @@ RANK = "trace-0.json"
             "its layout [1, 1099511627776, 1, 1] does not have 2 ranks",
         ),
         (change(RANK, lambda data: data["place"].update(context=1)), "rank 1 is there twice"),
-        (change(RANK, lambda data: data.update(rank=7)), "rank 0 is there twice"),
+        (change(RANK, lambda data: data.update(rank=7)), "microbatch 0 is not shared by ranks"),
     ],
 )
 def test_a_folder_that_is_no_trace_is_refused_in_one_line(

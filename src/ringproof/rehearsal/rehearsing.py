@@ -244,7 +244,8 @@ class _Runs:
         if failure is not None:
             feature = path.requested.feature
             refusal = refusal_of(failure, outcome.ranks, request.skills, feature)
-            return dataclasses.replace(variant, refusal=refusal)
+            variant = dataclasses.replace(variant, refusal=refusal)
+            return self._stopped(variant, upstream, request.folder / folder)
         return self._compared(variant, outcome, small, upstream, request.folder / folder)
 
     def _compared(
@@ -287,6 +288,24 @@ class _Runs:
         found = self.located(*pair, step, folder / "trace", kept)
         shows = looks or (self._request.locates and found and found.culprit is not None)
         return dataclasses.replace(variant, located=found if shows else None, traces=kept)
+
+    def _stopped(self, variant: Variant, upstream: Upstream, folder: Path) -> Variant:
+        """Return a variant that did not run to its end, with what is wrong before it stops."""
+        outcome, small = variant.outcome, variant.small
+        assert outcome is not None and small is not None
+        computed = any(report.attention for report in outcome.ranks)
+        if not (self._request.locates and computed and variant.path.requested.parallel):
+            return variant
+        try:
+            expected = reference(small, self._options[upstream])
+        except InputError:
+            return variant
+        step = len(outcome.losses) + 1
+        if step > Flags(small.arguments).integer("--train-iters", step):
+            step = -len(outcome.evaluations) - 1
+        found = self.located((upstream, small), (upstream, expected), step, folder / "trace")
+        located = found if found and found.culprit else None
+        return dataclasses.replace(variant, reference=expected, located=located)
 
     def located(
         self, run: tuple[Upstream, SmallProgram | None],

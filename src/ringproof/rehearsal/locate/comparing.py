@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringproof.rehearsal.locate.packs import PackedRows, packed_rows
 from ringproof.rehearsal.locate.reading import (
     Array,
     CallKey,
@@ -19,7 +20,7 @@ from ringproof.rehearsal.locate.reading import (
     RunTrace,
     coordinates,
 )
-from ringproof.rehearsal.locate.rows import Rows, rows_of
+from ringproof.rehearsal.locate.rows import Rows, Source, rows_of
 from ringproof.rehearsal.protocol.trace import TracedTensor, Values
 
 FACTOR = 60.0  # runs that agree reached 12
@@ -28,6 +29,10 @@ EXPERTS = ".experts."
 """Part of the names of experts, which get rows in an order of their own."""
 PREDICTIONS = "mtp"
 """Last part of the name of multi-token prediction, which returns the sequence of each depth."""
+MASK = "loss_mask"
+"""Name of the input that is zero in rows of padding, which the reference need not have."""
+ANGLES = "rotary_pos"
+"""Begin of the names of inputs that have a row for each position, and not for each token."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class Compared:
         mine: The rank's values.
         expected: The reference's values of the same rows.
         row_errors: Relative difference of each row, by row and sample [n, b], or [n].
-        index: Rows of the whole sequence [n].
+        index: Positions of these rows in their sequences [n].
+        sequence: Numbers of their sequences in the pack [n]; zeros without packing.
     """
 
     error: float
@@ -64,6 +70,7 @@ class Compared:
     expected: Array
     row_errors: Array
     index: Array
+    sequence: Array
 
     @property
     def wrong(self) -> bool:
@@ -84,13 +91,15 @@ class Runs:
         run: The run under examination.
         reference: The same training without context parallelism.
         disturbed: The reference with weights disturbed by one unit in the last place.
-        layout: How rows are dealt to CP ranks (see `LAYOUTS`).
+        layout: How rows are dealt to CP ranks (see `LAYOUTS`); empty where sequences are packed.
+        per_token: Whether losses are sums over tokens, whose gradients nothing scales.
     """
 
     run: RunTrace
     reference: RunTrace
     disturbed: RunTrace
     layout: str
+    per_token: bool = False
 
 
 class TraceComparison:
@@ -106,6 +115,7 @@ class TraceComparison:
         self.scales: dict[tuple[int, int, int], float] = {}
         self._tolerance = functools.cache(self._measured)
         self._rows = functools.cache(self._rows_of)
+        self.packed = functools.cache(self._packed_rows)
 
     def compare(self, rank: RankRecord, port: Port) -> Compared | str:
         """Compare one tensor; a string says why that is not possible."""
@@ -119,45 +129,72 @@ class TraceComparison:
         stored = held.gradient if port.backward else held.value
         if stored is None:
             return "has no gradient"
-        tensor, _, data, stage = coordinates(rank.trace.place)
         rows = self._rows(coordinates(rank.trace.place), port.call[0], port.call[2])
         if rows is None:
             return "belongs to a microbatch of unknown tokens"
-        mine = rank.values(stored)
         kind = row_kind(stored, rows, rank)
+        if kind is not None and port.name.startswith(ANGLES):
+            kind = None
         if np.dtype(stored.dtype).kind != "f" and kind is not None and kind.axis != 1:
             return "holds no real numbers"
         if kind is None:
             return f"has a shape of unknown rows, {list(stored.shape)}"
-        whole = self._whole(self.runs.reference, port, (tensor, data, stage), kind)
-        if whole is None:
-            return "has no counterpart in the reference"
-        if whole.shape[kind.axis] != rows.whole * kind.flat:
-            return f"has another shape in the reference, {list(whole.shape)}"
-        expected = kind.take(whole, rows.index, tensor)
+        return self._beside(rank, port, stored, rows, kind)
+
+    def _beside(
+        self, rank: RankRecord, port: Port, stored: Values, rows: Rows, kind: RowKind
+    ) -> Compared | str:
+        """Compare the rows of a tensor that the reference has."""
+        tensor, _, data, stage = coordinates(rank.trace.place)
+        mine, part = rank.values(stored), kind.part(len(rows.index), tensor)
+        source, index = rows.source[part], rows.index[part]
+        pieces, order = [], []
+        for number, place in enumerate(rows.sources):
+            chosen = np.flatnonzero(source == number)
+            if not len(chosen):
+                continue
+            whole = self._whole(port, place, (tensor, stage), kind)
+            if whole is None:
+                return "has no counterpart in the reference"
+            expected_rows = place.rows * kind.flat
+            if whole.ndim != mine.ndim or whole.shape[kind.axis] != expected_rows:
+                return f"has another shape in the reference, {list(whole.shape)}"
+            pieces.append(kind.take(whole, index[chosen]))
+            order.append(chosen)
+        if port.name == MASK:
+            order.append(np.flatnonzero(source < 0))
+            pieces.append(np.zeros_like(kind.take(mine, order[-1])))
+        if not pieces:
+            return "has only rows of padding"
+        chosen = np.concatenate(order)
+        mine = kind.take(mine, chosen)
+        try:
+            expected = np.concatenate(pieces, axis=kind.axis)
+        except ValueError:
+            expected = pieces[0]
         if expected.shape != mine.shape:
             return f"has another shape than in the reference, {list(stored.shape)}"
         if port.backward:
             expected = expected * self.scales.get((port.call[0], data, port.call[2]), 1.0)
-        return self._compared(port, mine, expected, kind, rows.index, (tensor, data, stage))
+        back = np.argsort(chosen)
+        mine, expected = kind.take(mine, back), kind.take(expected, back)
+        scale, tolerance = self._scale(port, (data, stage), mine)
+        by_row = kind.by_row(_difference(mine, expected, scale))
+        here = chosen[back] + part.start
+        return Compared(
+            float(by_row.max(initial=0.0)), tolerance, mine, expected, by_row,
+            rows.position[here], rows.sequence[here],
+        )  # fmt: skip
 
-    def _compared(
-        self, port: Port, mine: Array, expected: Array, kind: RowKind, index: Array,
-        at: tuple[int, int, int],
-    ) -> Compared:  # fmt: skip
-        every = replace(port, call=(*port.call[:2], 0, *port.call[3:]))
-        scale, tolerance = self._tolerance(every, at[2])
-        if port.backward:
-            scale *= abs(self.scales.get((port.call[0], at[1], port.call[2]), 1.0))
+    def _scale(self, port: Port, at: tuple[int, int], mine: Array) -> tuple[float, float]:
+        """Return the largest value of a tensor, and what it may differ by."""
         if mine.dtype.kind in "iu":
-            scale, tolerance = 1.0, 0.0
-        difference = np.abs(mine.astype(np.float64) - expected) / (scale or 1.0)
-        difference = np.where(np.isnan(difference), np.inf, difference)
-        by_row = kind.by_row(difference)
-        own = len(index) // kind.split
-        rows = index[at[0] * own : (at[0] + 1) * own] if kind.split > 1 else index
-        error = float(by_row.max(initial=0.0))
-        return Compared(error, tolerance, mine, expected, by_row, rows)
+            return 1.0, 0.0
+        every = replace(port, call=(*port.call[:2], 0, *port.call[3:]))
+        scale, tolerance = self._tolerance(every, at[1])
+        if port.backward:
+            scale *= abs(self.scales.get((port.call[0], at[0], port.call[2]), 1.0))
+        return scale, tolerance
 
     def _measured(self, port: Port, stage: int) -> tuple[float, float]:
         """Return the largest value of a tensor over a step's microbatches, and its tolerance."""
@@ -182,16 +219,13 @@ class TraceComparison:
         moved = moved / largest if largest else 0.0
         return largest, max(FACTOR * moved, FLOOR * float(epsilon))
 
-    def _whole(
-        self, record: RunTrace, port: Port, at: tuple[int, int, int], kind: RowKind
-    ) -> Array | None:
-        """Return a tensor of the reference with all rows, joined over TP where it is split."""
-        tensor, data, stage = at
-        size = record.ranks[0].trace.place.sizes[0]
-        parts = []
-        for one in range(size) if kind.split > 1 else (tensor,):
-            rank = record.at.get((one, 0, data, stage))
-            part = _stored(rank, port, port.call) if rank else None
+    def _whole(self, port: Port, place: Source, at: tuple[int, int], kind: RowKind) -> Array | None:
+        """Return a tensor of the reference, joined over TP where it is split."""
+        (tensor, stage), reference, parts = at, self.runs.reference, []
+        key = (*port.call[:2], place.microbatch, *port.call[3:])
+        for one in range(kind.split) if kind.split > 1 else (tensor,):
+            rank = reference.at.get((one, place.context, place.data, stage))
+            part = _stored(rank, port, key) if rank else None
             if part is None:
                 return None
             parts.append(part)
@@ -199,7 +233,19 @@ class TraceComparison:
 
     def _rows_of(self, place: tuple[int, int, int, int], step: int, number: int) -> Rows | None:
         run = self.runs.run
-        return rows_of(run, run.at[place], self.runs.layout, step, number)
+        if self.runs.layout:
+            return rows_of(run, run.at[place], self.runs.layout, step, number)
+        # Ranks of a TP group and of a pipeline have the same pack.
+        first = run.at.get((0, *place[1:3], 0))
+        return None if first is None else self.packed(step).rows(first, step, number)
+
+    def _packed_rows(self, step: int) -> PackedRows:
+        return packed_rows(self.runs.run, self.runs.reference, step)
+
+
+def _difference(mine: Array, expected: Array, scale: float) -> Array:
+    found = np.abs(mine.astype(np.float64) - expected) / (scale or 1.0)
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def _stored(rank: RankRecord, port: Port, key: CallKey) -> Array | None:
@@ -228,18 +274,23 @@ class RowKind:
     flat: int = 1
     split: int = 1
 
+    def part(self, count: int, tensor: int) -> slice:
+        """Return which rows a rank of a TP group has."""
+        own = count // self.split
+        return slice(tensor * own, (tensor + 1) * own) if self.split > 1 else slice(0, count)
+
     def places(self, index: Array, tensor: int) -> Array:
         """Return where the rows ``index`` of a CP rank are in a tensor that has all rows."""
-        if self.flat > 1:
-            index = (index[:, None] * self.flat + np.arange(self.flat)).reshape(-1)
-        if self.split > 1:
-            part = len(index) // self.split
-            index = index[tensor * part : (tensor + 1) * part]
-        return index
+        return self._flattened(index[self.part(len(index), tensor)])
 
-    def take(self, whole: Array, index: Array, tensor: int) -> Array:
-        """Return the rows of a rank from a tensor that has all rows."""
-        return np.take(whole, self.places(index, tensor), axis=self.axis)
+    def take(self, values: Array, index: Array) -> Array:
+        """Return some rows of a tensor."""
+        return np.take(values, self._flattened(index), axis=self.axis)
+
+    def _flattened(self, index: Array) -> Array:
+        if self.flat == 1:
+            return index
+        return (index[:, None] * self.flat + np.arange(self.flat)).reshape(-1)
 
     def by_row(self, values: Array) -> Array:
         """Return the largest value of each row [n, b], or [n]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from ringproof.rehearsal.protocol.trace import GRADIENTS, LOCAL, REDUCED, WEIGHT
 
 Name = tuple[int, int, int, str]
 """TP rank, pipeline stage, chunk and name of a parameter."""
+EPSILON = float(np.finfo(np.float32).eps)
 WHOLE = ("reduction", "scale")  # phases in which no module computes
 
 
@@ -26,8 +28,10 @@ def loss_scales(comparison: TraceComparison, step: int) -> dict[tuple[int, int, 
     factor for a microbatch is no error.
 
     Returns:
-        Factors by step, DP rank and microbatch.
+        Factors by step, DP rank and microbatch; none where losses are sums over tokens.
     """
+    if comparison.runs.per_token:
+        return {}
     powers: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for rank in comparison.runs.run.ranks:
         for key, call in rank.calls.items():
@@ -42,6 +46,28 @@ def loss_scales(comparison: TraceComparison, step: int) -> dict[tuple[int, int, 
             powers[place][0] += float((mine * expected).sum())
             powers[place][1] += float((expected * expected).sum())
     return {place: a / b for place, (a, b) in powers.items() if b and a / b > 0}
+
+
+def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
+    """Return the norm of gradients, where these agree and it does not.
+
+    Args:
+        norms: Those of the run, of its reference and of the disturbed reference.
+    """
+    trace = runs.run.ranks[0].trace
+    mine, expected, moved = norms
+    whole = not trace.sharded and not any(EXPERTS in one.name for one in trace.parameters)
+    if not whole or not expected:
+        return None
+    tolerance = max(FACTOR * abs(moved - expected) / expected, FLOOR * EPSILON)
+    error = abs(mine - expected) / expected
+    if error <= tolerance:
+        return None
+    ranks = tuple(one.trace.rank for one in runs.run.ranks)
+    said = Beside("norm of all gradients", error, tolerance)
+    return Culprit(
+        "norm", "", said.what, step, (), ranks, (), (), error, tolerance, "", "", "", (said,)
+    )
 
 
 @dataclass(frozen=True)
@@ -82,8 +108,7 @@ def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
         value = expected[0][1]
         scale = float(np.abs(value).max(initial=0.0))
         step_moved = float(np.abs(value - moved[name][0][1]).max(initial=0.0))
-        epsilon = float(np.finfo(np.float32).eps)
-        tolerance = max(FACTOR * step_moved / scale if scale else 0.0, FLOOR * epsilon)
+        tolerance = max(FACTOR * step_moved / scale if scale else 0.0, FLOOR * EPSILON)
         for ranks, own in held:
             error = float(np.abs(own - factor * value).max(initial=0.0))
             error /= abs(factor) * scale or 1.0
@@ -143,18 +168,26 @@ def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
     reduced = [] if sharded else [one for one in differences(runs, step, REDUCED) if one.wrong]
     # Where gradients are reduced while the backward still runs, there is nothing before that.
     early = first.overlapped
-    local = [] if early else [one for one in differences(runs, step, LOCAL) if one.wrong]
+    # Ranks hold parts of a sum, which those that wrote no trace lack.
+    parts = early or len(runs.run.ranks) < math.prod(first.place.sizes)
+    local = [] if parts else [one for one in differences(runs, step, LOCAL) if one.wrong]
     if local:
         return _made("gradient", local, runs, step)
     if not reduced:
         return None
-    factors = [scale_between(one.mine, one.expected) for one in reduced]
-    known = [factor for factor in factors if factor is not None]
-    names = {one.name for one in differences(runs, step, REDUCED)}
-    same = len(known) == len(factors) and max(known) - min(known) < CLOSE * abs(known[0])
-    if same and {one.name for one in reduced} == names:
+    if len(reduced) == len(differences(runs, step, REDUCED)) and _scaled(reduced):
         return _made("scale", reduced, runs, step)
     return _made("reduction" if not early else "gradient", reduced, runs, step)
+
+
+def _scaled(reduced: Sequence[ParameterDifference]) -> bool:
+    """Whether all gradients of a rank are multiplied by one factor, which can be its own."""
+    by_rank: dict[tuple[int, ...], list[float | None]] = defaultdict(list)
+    for one in reduced:
+        by_rank[one.ranks].append(scale_between(one.mine, one.expected))
+    known = [[factor for factor in found if factor is not None] for found in by_rank.values()]
+    complete = sum(map(len, known)) == len(reduced)
+    return complete and all(max(one) - min(one) < CLOSE * abs(one[0]) for one in known)
 
 
 def _made(phase: str, wrong: Sequence[ParameterDifference], runs: Runs, step: int) -> Culprit:

@@ -19,12 +19,15 @@ from pydantic import TypeAdapter, ValidationError
 from ringproof.errors import InputError, printable, shown
 from ringproof.files import read_bounded, write_atomically
 from ringproof.rehearsal.locate.reading import RankRecord, RunTrace, coordinates, read_rank
-from ringproof.rehearsal.protocol.trace import RankTrace, Values
+from ringproof.rehearsal.locate.rows import LAYOUTS
+from ringproof.rehearsal.protocol.trace import RankTrace, TracedBatch, Values
 
 FORMAT = 1
 HEAD = "trace.json"
 MOST_HEAD_BYTES, MOST_RANK_BYTES = 1 << 16, 64 << 20
 MOST_RANKS, MOST_CALLS, MOST_BATCHES = 1024, 100_000, 1024
+MOST_ROWS = 1 << 22
+"""Rows of a pack."""
 DTYPES = ("<f4", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1")
 """Types of values that ranks write, as numpy names them."""
 WRITES = "name a folder that ringproof rehearse --keep-trace wrote, such as DIR/launch/run"
@@ -130,11 +133,26 @@ def _in_rank(trace: RankTrace, size: int) -> Iterator[str]:
     yield from (f"a tensor is {why}" for one in held if (why := _out_of(one, size)))
     if sum(map(_bytes, held)) > size:  # else a short file could make endless work
         yield "its tensors overlap"
+    yield from (why for one in trace.batches if (why := _in_batch(one, trace.rank)))
     count = len(trace.tensors)
     for index, call in enumerate(trace.calls):
         ports = (*call.inputs.values(), *call.outputs.values())
         if any(not 0 <= at < count for at in ports) or not -1 <= call.parent < index:
             yield f"call {index} names a tensor or a call that is not there"
+
+
+def _in_batch(one: TracedBatch, rank: int) -> str:
+    """Say what is wrong with how a microbatch is shared; empty where nothing is."""
+    if rank not in one.ranks or len(one.ranks) > MOST_RANKS or one.layout not in ("", *LAYOUTS):
+        return f"microbatch {one.microbatch} is not shared by ranks in a known layout"
+    for ends in (one.borders, one.tokens):
+        if (
+            list(ends) != sorted(ends)
+            or min(ends, default=0) < 0
+            or max(ends, default=0) > MOST_ROWS
+        ):
+            return f"the sequences of microbatch {one.microbatch} end nowhere"
+    return ""
 
 
 def _bytes(one: Values) -> int:

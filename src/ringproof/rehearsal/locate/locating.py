@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ringproof.rehearsal.locate.comparing import EXPERTS, Runs, TraceComparison
-from ringproof.rehearsal.locate.gradients import loss_scales, wrong_gradients, wrong_weights
+from ringproof.rehearsal.locate.gradients import (
+    loss_scales,
+    wrong_gradients,
+    wrong_norm,
+    wrong_weights,
+)
 from ringproof.rehearsal.locate.joining import joined
 from ringproof.rehearsal.locate.kept import TraceHead, keep
 from ringproof.rehearsal.locate.overview import error_map
@@ -18,14 +23,31 @@ from ringproof.rehearsal.locate.result import Culprit, WrongPlace
 from ringproof.rehearsal.locate.rows import layout_of
 from ringproof.rehearsal.locate.search import Search
 from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.protocol.trace import TraceRequest
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 Run = Callable[[Program, Path], Outcome]
-DYNAMIC = ("--dynamic-context-parallel", "--hybrid-context-parallel")
 MOST_BYTES = 2_000_000_000
 """Bytes on disk of the traces of all three runs together."""
+AGREES = "every tensor that was compared agrees"
+PER_TOKEN = "--calculate-per-token-loss"
 RUNS = (("run", False), ("reference", False), ("disturbed", True))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of the runs besides their traces.
+
+    Attributes:
+        per_token: Whether losses are sums over tokens, which nothing scales.
+        norms: Norms of all gradients, of the run, the reference and the disturbed one, by step.
+        failure: What ended the run; ``None`` where it ran through.
+    """
+
+    per_token: bool = False
+    norms: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
+    failure: Failure | None = None
 
 
 def locate(
@@ -36,29 +58,33 @@ def locate(
 
     Args:
         run: Runs a program in a folder.
-        step: First training step whose loss or gradient norm differs; the step before is examined,
-            too, since its gradients can be the cause. -1 is the first evaluation.
+        step: First training step whose loss or gradient norm differs, or which does not end; the
+            step before is examined, too, since its gradients can be the cause. -1 is the first
+            evaluation.
         folder: Where traces are kept until this function ends.
         kept: Where they stay, in a folder for each run; ``None`` for nowhere.
     """
-    why = _not_covered(program)
-    if why and kept is None:
-        return WrongPlace(None, why)
     steps = (step,) if step < 0 else tuple(range(max(1, step - 1), step + 1))
     share = min(TraceRequest.most_bytes, MOST_BYTES // (program.ranks + 2 * reference.ranks))
     try:
-        records = []
+        records, outcomes = [], []
         for name, disturbed in RUNS:
             request = TraceRequest(steps, disturbed, share)
             traced = replace(program if name == "run" else reference, trace=request)
-            record = _recorded(run, traced, folder / name, kept and kept / name)
-            if isinstance(record, str):
-                why = f"the {name} with traces did not end well{record and f': {record}'}"
-                return WrongPlace(None, why, steps)
+            outcome = _outcome(run, traced, folder / name)
+            failure = outcome if isinstance(outcome, Failure) else outcome.failure
+            partly = name == "run" and failure is not None
+            record = None
+            if failure is None or partly:
+                record = _read(traced, folder / name, kept and kept / name, partly=partly)
+            # Values stay mapped, and their space on the disk is free when the last one is let go.
+            shutil.rmtree(folder / name, ignore_errors=True)
+            if record is None:
+                why = f"the {name} with traces did not end well"
+                return WrongPlace(None, why + (f": {failure.message}" if failure else ""), steps)
             records.append(record)
-        if why:
-            return WrongPlace(None, why, steps)
-        return located(records[0], records[1], records[2], steps)
+            outcomes.append(outcome)
+        return located(records[0], records[1], records[2], steps, _told(program, outcomes))
     except Exception as error:
         # The verdict on the run does not depend on this search, and must not be lost with it.
         said = f": {error}" if str(error) else ""
@@ -67,82 +93,106 @@ def locate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _recorded(run: Run, program: Program, folder: Path, kept: Path | None) -> RunTrace | str:
-    """Run a program and read its traces; a string says why it wrote none."""
+def _outcome(run: Run, program: Program, folder: Path) -> Outcome | Failure:
+    try:
+        return run(program, folder)
+    except UpstreamFails as failed:
+        return failed.failure
+
+
+def _read(program: Program, folder: Path, kept: Path | None, *, partly: bool) -> RunTrace | None:
+    """Read the traces of a run; those of one that ran through are kept where that is asked for."""
     request = program.trace
     assert request is not None
-    try:
-        failure = run(program, folder).failure
-    except UpstreamFails as failed:
-        failure = failed.failure
+    if kept is None or partly:
+        return read_run(folder, program.ranks, partly=partly)
+    name = f"{program.upstream.megatron_name}: {program.script} on {program.ranks} ranks"
+    keep(folder, kept, TraceHead(name, program.ranks, request.steps, request.disturbed))
+    return read_run(kept, program.ranks)
+
+
+def _told(program: Program, outcomes: Sequence[Outcome | Failure]) -> Told:
+    ran = [one for one in outcomes if isinstance(one, Outcome)]
+    norms = [one.grad_norms for one in ran]
+    known = set.intersection(*(set(one) for one in norms)) if len(norms) == len(RUNS) else set()
+    failure = outcomes[0] if isinstance(outcomes[0], Failure) else outcomes[0].failure
     if failure is not None:
-        return failure.message
-    if kept is not None:
-        name = f"{program.upstream.megatron_name}: {program.script} on {program.ranks} ranks"
-        keep(folder, kept, TraceHead(name, program.ranks, request.steps, request.disturbed))
-    record = read_run(kept or folder, program.ranks)
-    # The values stay mapped, and their space on the disk is free when the last one is let go.
-    shutil.rmtree(folder, ignore_errors=True)
-    return "" if record is None else record
-
-
-def _not_covered(program: Program) -> str:
-    """Say why a program is not located; empty where it can be."""
-    if any(name in program.arguments for name in DYNAMIC):
-        return "the rows of Dynamic CP are not put together"
-    return ""
+        failure = replace(failure, message=program.upstream.relative(failure.message))
+    return Told(
+        PER_TOKEN in program.arguments,
+        {step: (norms[0][step], norms[1][step], norms[2][step]) for step in known},
+        failure,
+    )
 
 
 def located(
-    run: RunTrace, reference: RunTrace, disturbed: RunTrace, steps: Sequence[int]
+    run: RunTrace,
+    reference: RunTrace,
+    disturbed: RunTrace,
+    steps: Sequence[int],
+    told: Told = Told(),
 ) -> WrongPlace:
     """Find the first tensor of a run that its reference does not have, from their traces.
 
-    A reference with context parallelism is put together first.
+    A reference with context parallelism whose sequences are not packed is put together first.
     """
     given = tuple(steps)
     every = (*run.ranks, *reference.ranks, *disturbed.ranks)
     if any(rank.trace.full for rank in every):
         return WrongPlace(None, "the trace is larger than its limit", given)
-    if any(batch.borders for rank in run.ranks for batch in rank.trace.batches):
-        return WrongPlace(None, "the rows of packed sequences are not put together", given)
-    sizes = [one.ranks[0].trace.place.sizes for one in (run, reference, disturbed)]
-    if len({(tensor, data, stage) for tensor, _, data, stage in sizes}) > 1:
-        return WrongPlace(None, "the runs differ in TP, DP or PP, not only in CP", given)
-    whole, moved = joined(reference), joined(disturbed)
-    if isinstance(whole, str) or isinstance(moved, str):
-        return WrongPlace(None, f"{whole if isinstance(whole, str) else moved}", given)
-    layout = layout_of(run, whole)
-    if layout is None:
-        why = "the tokens of the ranks are not those of the reference in any known layout"
-        return WrongPlace(None, why, given)
-    comparison = TraceComparison(Runs(run, whole, moved, layout))
+    runs = _runs(run, reference, disturbed)
+    if isinstance(runs, str):
+        return WrongPlace(None, runs, given)
+    comparison = TraceComparison(replace(runs, per_token=told.per_token))
     search = Search(comparison)
     culprit = None
     for step in given:
-        culprit = _in_step(comparison, search, step, first=step == given[0])
+        culprit = _in_step(comparison, search, step, told, first=step == given[0])
         if culprit is not None:
             break
-    reason = "" if culprit else "every tensor that was compared agrees"
+    if culprit is None and told.failure is not None:
+        culprit = search.failed(told.failure)
+    reason = "" if culprit else AGREES
     said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
     errors = None if culprit is None else error_map(search, culprit)
     return WrongPlace(culprit, reason, given, *said, errors)
 
 
+def _runs(run: RunTrace, reference: RunTrace, disturbed: RunTrace) -> Runs | str:
+    """Return how rows are aligned; a string says why that is not known."""
+    packed = any(batch.borders for rank in run.ranks for batch in rank.trace.batches)
+    sizes = [one.ranks[0].trace.place.sizes for one in (run, reference, disturbed)]
+    # Packed sequences are found in any microbatch of any rank.
+    if len({(size[0], 1 if packed else size[2], size[3]) for size in sizes}) > 1:
+        return "the runs differ in TP, DP or PP, not only in CP"
+    if packed:
+        return Runs(run, reference, disturbed, "")
+    whole, moved = joined(reference), joined(disturbed)
+    if isinstance(whole, str) or isinstance(moved, str):
+        return whole if isinstance(whole, str) else str(moved)
+    layout = layout_of(run, whole)
+    if layout is None:
+        return "the tokens of the ranks are not those of the reference in any known layout"
+    return Runs(run, whole, moved, layout)
+
+
 def _in_step(
-    comparison: TraceComparison, search: Search, step: int, *, first: bool
+    comparison: TraceComparison, search: Search, step: int, told: Told, *, first: bool
 ) -> Culprit | None:
-    if step < 0:
-        return search.forward(step)
     runs = comparison.runs
-    found = None if first else wrong_weights(runs, step)
-    found = found or search.forward(step)
-    if found is not None:
+    # Nothing is known of the steps before one in which the run ends.
+    known = first and (told.failure is None or step == 1)
+    found = None if known or step < 0 else wrong_weights(runs, step)
+    found = found or search.data(step) or search.forward(step)
+    if found is not None or step < 0:
         return found
     comparison.scales.update(loss_scales(comparison, step))
-    if any(place[0] == step for place in comparison.scales):
+    if told.per_token or any(place[0] == step for place in comparison.scales):
         found = search.backward(step)
-    return found or wrong_gradients(runs, step)
+    found = found or wrong_gradients(runs, step)
+    if found is None and step in told.norms:
+        found = wrong_norm(runs, step, told.norms[step])
+    return found
 
 
 def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...]:

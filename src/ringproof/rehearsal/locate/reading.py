@@ -75,6 +75,11 @@ class RunTrace:
 
     ranks: tuple[RankRecord, ...]
 
+    @property
+    def ended(self) -> bool:
+        """Whether the program ran through on all ranks that wrote a trace."""
+        return all(one.trace.ended for one in self.ranks)
+
     @cached_property
     def at(self) -> Mapping[tuple[int, int, int, int], RankRecord]:
         """Ranks by their TP, CP, DP and PP coordinates."""
@@ -86,15 +91,21 @@ def coordinates(place: Place) -> tuple[int, int, int, int]:
     return place.tensor, place.context, place.data, place.pipeline
 
 
-def read_run(folder: Path, ranks: int) -> RunTrace | None:
-    """Read the traces of a run of our own; ``None`` where a rank wrote none."""
+def read_run(folder: Path, ranks: int, *, partly: bool = False) -> RunTrace | None:
+    """Read the traces of a run of our own; ``None`` where a rank wrote none.
+
+    Args:
+        partly: Whether those of some ranks are enough.
+    """
     found = []
     for rank in range(ranks):
         path = folder / f"trace-{rank}.json"
         if not path.is_file():
+            if partly:
+                continue
             return None
         found.append(read_rank(path, path.with_suffix(".bin")))
-    return RunTrace(tuple(found))
+    return RunTrace(tuple(found)) if found else None
 
 
 def read_rank(path: Path, values: Path) -> RankRecord:

@@ -46,7 +46,8 @@ class Culprit:
         microbatches: From 0; empty where the phase comes after all of them.
         ranks: Ranks that hold the wrong tensor.
         positions: Wrong tokens of the sequences, as ranges of positions with their ends.
-        samples: Indices of the wrong samples in their microbatch.
+        samples: Indices of the wrong samples in their microbatch; of the wrong sequences in their
+            pack where sequences are packed.
         computed_at: ``FILE:LINE`` of upstream's function that computed it.
         called_from: ``FILE:LINE`` of its caller; empty where it is not known.
         factor: What explains the difference, in words; empty where nothing simple does.

@@ -1,7 +1,8 @@
 """Which rows of the reference the rows of a rank are.
 
-The order of rows is not assumed: it is the one of the known layouts in which the tokens of the
-ranks are those of the reference.
+Rows of packed sequences are those of the same sequence at the same position, wherever the reference
+computes it. Other rows are those of the same sample: their order is the one of the known layouts in
+which the tokens of the ranks are those of the reference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace, coordinates
 
 TOKENS = "input_ids"
+PADDING = -1  # as the position and sequence of a row
 
 
 def zigzag(rank: int, size: int, length: int) -> Array:
@@ -37,18 +39,51 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType({"zigzag": zigzag, "contiguous"
 
 
 @dataclass(frozen=True)
+class Source:
+    """A microbatch of one rank of the reference.
+
+    Attributes:
+        context: CP coordinate of that rank.
+        data: DP coordinate of that rank.
+        rows: Rows that it has of one sample.
+    """
+
+    context: int
+    data: int
+    microbatch: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows of one rank in a microbatch, as rows of the reference.
 
     Attributes:
-        index: Rows of the same microbatch of the reference [n].
-        whole: Rows of that microbatch in the reference, of one sample.
+        sources: Where the reference has them.
+        source: Index into ``sources`` of each row [n]; -1 where the reference has no such row.
+        index: The row in that microbatch [n].
+        position: Position in its sequence [n]; `PADDING` where it is none of a sequence.
+        sequence: Number of its sequence in the pack [n]; zeros where sequences are not packed.
         batch: Samples of the microbatch.
     """
 
+    sources: tuple[Source, ...]
+    source: Array
     index: Array
-    whole: int
+    position: Array
+    sequence: Array
     batch: int
+
+    @property
+    def whole(self) -> int:
+        """Rows of the microbatch of the reference, of one sample, where there is only one."""
+        return self.sources[0].rows
+
+
+def plain_rows(index: Array, source: Source, batch: int) -> Rows:
+    """Return rows that all are in one microbatch of the reference, by their positions in it."""
+    none = np.zeros(len(index), dtype=np.int64)
+    return Rows((source,), none, index, index, none, batch)
 
 
 def layout_of(run: RunTrace, reference: RunTrace) -> str | None:
@@ -86,12 +121,14 @@ def rows_of(run: RunTrace, rank: RankRecord, layout: str, step: int, number: int
         ``None`` where the first stage is given no tokens.
     """
     tensor, context, data, _ = coordinates(rank.trace.place)
-    given = tokens(run.at[tensor, context, data, 0], (step, 0, number))
+    first = run.at.get((tensor, context, data, 0))
+    given = None if first is None else tokens(first, (step, 0, number))
     if given is None:
         return None
     size = rank.trace.place.sizes[1]
     length = given.shape[1] * size
-    return Rows(LAYOUTS[layout](context, size, length), length, given.shape[0])
+    index = LAYOUTS[layout](context, size, length)
+    return plain_rows(index, Source(0, data, number, length), given.shape[0])
 
 
 def tokens(rank: RankRecord, key: tuple[int, int, int], name: str = TOKENS) -> Array | None:

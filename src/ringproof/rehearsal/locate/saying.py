@@ -22,10 +22,9 @@ def sentence(location: WrongPlace) -> str:
     if found is None:
         return f"not located: {location.reason}"
     what = SOURCES.get(found.phase) or _subject(found)
-    said = (
-        f"{what} in {when(found.step)}{_where(found)}: {found.tensor}, relative {found.error:.2g}"
-    )
-    said += f" (rounding explains {found.tolerance:.2g})" if found.tolerance else ""
+    said = f"{what} in {when(found.step)}{_where(found)}: {found.tensor}"
+    if found.tolerance:
+        said += f", relative {found.error:.2g} (rounding explains {found.tolerance:.2g})"
     return said + _agreeing(found) + (f"; {found.factor}" if found.factor else "")
 
 

@@ -10,8 +10,11 @@ import numpy as np
 
 from ringproof.rehearsal.locate.comparing import Compared, Port, TraceComparison, ports
 from ringproof.rehearsal.locate.factors import explained
+from ringproof.rehearsal.locate.packs import lengths_of
 from ringproof.rehearsal.locate.reading import CallKey, RankRecord
 from ringproof.rehearsal.locate.result import Beside, Culprit
+from ringproof.rehearsal.locate.rows import PADDING
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.protocol.trace import TracedBatch, TracedCall
 
 
@@ -55,6 +58,55 @@ class Search:
         """Return what is wrong first in the forward of a step."""
         found = [self._first(self._forward_ports(*place)) for place in self.batches(step)]
         return self._culprit([one for one in found if one is not None])
+
+    def data(self, step: int) -> Culprit | None:
+        """Return what is wrong with the packed sequences that a step is given."""
+        runs = self.comparison.runs
+        if runs.layout:
+            return None
+        found = self.comparison.packed(step)
+        odd, where = found.packs.odd, set(found.packs.odd)
+        missing = found.missing if runs.run.ended else 0
+        if odd:
+            ranks = {rank for one in odd.values() for rank in one}
+            said = "borders of sequences, which are others than those of the ranks that share them"
+        elif found.wrong or missing:
+            where = {one.pack[1] for one in found.wrong}
+            ranks = {rank for one in found.wrong for rank in one.pack[0]}
+            said = (
+                f"sequences of {lengths_of(found.wrong)} tokens that the reference has not as often"
+            )
+            said = f"{said if found.wrong else 'all sequences are right'}; {missing} are missing"
+        else:
+            return None
+        whole = tuple(rank.trace.rank for rank in runs.run.ranks)
+        return Culprit(
+            "data", "", said, step, tuple(sorted(where)), tuple(sorted(ranks)) or whole, (), (),
+            1.0, 0.0, "", "", "", (Beside("packed sequences", 1.0, 0.0),),
+        )  # fmt: skip
+
+    def failed(self, failure: Failure) -> Culprit | None:
+        """Return the module in which a run ends whose tensors all agree until then."""
+        ranks = self.comparison.runs.run.ranks
+        own = [one for one in ranks if one.trace.rank == failure.rank] or list(ranks)
+        found = [
+            (call.step, call.entered, key, rank)
+            for rank in own
+            for key, call in rank.calls.items()
+            if call.left < 0
+        ]
+        if not found:
+            return None
+        *_, key, rank = max(found, key=lambda one: one[:2])
+        agreeing = [Beside(_words(port), known.error, known.tolerance)
+                    for port in ports(rank, key, "inputs", backward=False)
+                    if (known := self.look(rank, port)) is not None]  # fmt: skip
+        message = next(iter(failure.message.splitlines()), failure.kind)
+        return Culprit(
+            "forward", key[3], f"no output, but an error ({message})", key[0], (key[2],),
+            (rank.trace.rank,), (), (), 1.0, 0.0, failure.place, rank.calls[key].site, "",
+            (*agreeing, Beside("output", 1.0, 0.0)),
+        )  # fmt: skip
 
     def backward(self, step: int) -> Culprit | None:
         """Return what is wrong first in the backward of a step whose forward agrees."""
@@ -248,7 +300,7 @@ def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
         for key, one in rank.calls.items()
         if one.parent == call.parent
         and key[:3] == (call.step, call.chunk, call.microbatch)
-        and one.left < call.entered
+        and 0 <= one.left < call.entered
     ]
     return max(before, key=lambda key: rank.calls[key].left, default=None)
 
@@ -270,12 +322,16 @@ def _words(port: Port) -> str:
 
 
 def _samples(same: list[WrongTensor]) -> tuple[int, ...]:
+    """Return the wrong samples of a microbatch, or the wrong sequences of a pack."""
     found: set[int] = set()
     for one in same:
         errors = one.compared.row_errors
-        if errors.ndim == 2:
-            found |= set(np.nonzero((errors > one.compared.tolerance).any(axis=0))[0].tolist())
-    return tuple(sorted(found))
+        wrong = (errors > one.compared.tolerance).reshape(len(errors), -1)
+        if wrong.shape[1] > 1:
+            found |= set(np.nonzero(wrong.any(axis=0))[0].tolist())
+        else:
+            found |= set(one.compared.sequence[wrong[:, 0]].tolist())
+    return tuple(sorted(found - {PADDING}))
 
 
 def _ranges(same: list[WrongTensor]) -> tuple[tuple[int, int], ...]:
@@ -287,7 +343,7 @@ def _ranges(same: list[WrongTensor]) -> tuple[tuple[int, int], ...]:
         rows = wrong.any(axis=1) if wrong.ndim == 2 else wrong
         found |= set(one.compared.index[rows].tolist())
     ends: list[tuple[int, int]] = []
-    for row in sorted(found):
+    for row in sorted(found - {PADDING}):
         if ends and ends[-1][1] == row - 1:
             ends[-1] = ends[-1][0], row
         else:

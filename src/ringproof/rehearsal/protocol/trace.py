@@ -85,7 +85,7 @@ class TracedCall:
             chunk itself.
         number: How often it was called before in the microbatch.
         entered: Position of its start among the events of its microbatch.
-        left: Position of its end.
+        left: Position of its end; -1 where the run ended inside of it.
         parent: Index of the call that called it; -1 for none.
         site: ``FILE:LINE`` of the caller.
         inputs: Tensors by name, as indices into `RankTrace.tensors`.
@@ -112,6 +112,8 @@ class TracedBatch:
         ranks: Ranks that share it, in the order of their shares.
         borders: Borders of its sequences with their padding, in rows of all these ranks; empty
             where sequences are not packed.
+        tokens: The same without padding.
+        layout: How rows are dealt to these ranks, as upstream says; empty where it does not.
     """
 
     step: int
@@ -119,6 +121,8 @@ class TracedBatch:
     microbatch: int
     ranks: tuple[int, ...]
     borders: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class RankTrace:
         full: Whether it stopped because of `TraceRequest.most_bytes`.
         sharded: Whether a distributed optimizer holds parts of the gradients only.
         overlapped: Whether gradients are reduced before the backward has ended.
+        ended: Whether the program ran through on this rank.
     """
 
     rank: int
@@ -160,3 +165,4 @@ class RankTrace:
     full: bool
     sharded: bool
     overlapped: bool
+    ended: bool = True

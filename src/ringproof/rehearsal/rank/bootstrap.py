@@ -216,9 +216,11 @@ def _recorder(
 
 
 def _write(report: RankReport, folder: Path, recorder: TraceRecorder | None) -> None:
-    """Write a report whole, or not at all, after the trace of a rank that ran through."""
-    if recorder is not None and report.error is None:
-        recorder.write()
+    """Write a report whole, or not at all, after the trace."""
+    if recorder is not None:
+        # What ended the script can have left groups that a trace cannot be written with.
+        with contextlib.suppress(*((Exception,) if report.error else ())):
+            recorder.write(ended=report.error is None)
     draft = folder / f"rank-{report.rank}.part"
     draft.write_text(json.dumps(dataclasses.asdict(report)))
     draft.replace(folder / f"rank-{report.rank}.json")

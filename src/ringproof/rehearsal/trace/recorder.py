@@ -44,7 +44,10 @@ class _Open:
     """A call of a module that has not ended."""
 
     index: int
+    called: tuple[int, int, int, str]
+    number: int
     entered: int
+    parent: int
     site: str
     inputs: dict[str, int]
 
@@ -133,19 +136,24 @@ class TraceRecorder:
         step = self.step
         if not step or _recomputes():
             return
+        arguments = _by_name(module, given, named)
         if not name:
             if step > 0 and not self._microbatches[step, chunk] and not chunk:
                 self._record_parameters(WEIGHT)
             self._microbatches[step, chunk] += 1
             number = self._microbatches[step, chunk] - 1
-            packed = named.get("packed_seq_params")
+            packed = arguments.get("packed_seq_params")
             self._batches.append(TracedBatch(step, chunk, number, *_sharing(packed)))
         place = self._place(step, chunk)
-        inputs = _tensors(_by_name(module, given, named))
-        ports = {port: self._tensor(place, tensor) for port, tensor in inputs}
+        ports = {port: self._tensor(place, tensor) for port, tensor in _tensors(arguments)}
         self._calls.append(None)
         index = len(self._calls) - 1
-        entry = _Open(index, self._events[place], self._relative(caller()), ports)
+        called = (*place, name)
+        entry = _Open(
+            index, called, self._numbers[called], self._events[place],
+            self._open[-1].index if self._open else -1, self._relative(caller()), ports,
+        )  # fmt: skip
+        self._numbers[called] += 1
         self._events[place] += 1
         self._open.append(entry)
 
@@ -159,14 +167,14 @@ class TraceRecorder:
         entry = self._open.pop()
         outputs = _tensors({"output": output})
         ports = {port: self._tensor(place, tensor) for port, tensor in outputs}
-        called = (*place, name)
-        number = self._numbers[called]
-        self._numbers[called] += 1
-        self._calls[entry.index] = TracedCall(
-            step, chunk, place[2], name, number, entry.entered, self._events[place],
-            self._open[-1].index if self._open else -1, entry.site, entry.inputs, ports,
-        )  # fmt: skip
+        self._calls[entry.index] = self._call(entry, self._events[place], ports)
         self._events[place] += 1
+
+    def _call(self, entry: _Open, left: int, outputs: dict[str, int]) -> TracedCall:
+        return TracedCall(
+            *entry.called, entry.number, entry.entered, left, entry.parent, entry.site,
+            entry.inputs, outputs,
+        )  # fmt: skip
 
     def _place(self, step: int, chunk: int) -> tuple[int, int, int]:
         return step, chunk, self._microbatches[step, chunk] - 1
@@ -206,11 +214,17 @@ class TraceRecorder:
         self._full |= offset + array.nbytes > self._request.most_bytes
         return Values(offset, tuple(array.shape), array.dtype.str)
 
-    def write(self) -> None:
-        """Write ``trace-N.json``, whole or not at all; nothing where no model was watched."""
+    def write(self, *, ended: bool) -> None:
+        """Write ``trace-N.json``, whole or not at all; nothing where no model was watched.
+
+        Args:
+            ended: Whether the program ran through.
+        """
         self._file.close()
         if not self._chunks:
             return
+        for entry in self._open:
+            self._calls[entry.index] = self._call(entry, -1, {})
         configs = [getattr(chunk, "ddp_config", None) for chunk in self._wrapped]
         trace = RankTrace(
             rank=self._rank,
@@ -220,7 +234,8 @@ class TraceRecorder:
             batches=tuple(self._batches),
             parameters=tuple(self._parameters),
             forwards=self._forwards,
-            full=self._full or any(call is None for call in self._calls),
+            full=self._full,
+            ended=ended,
             sharded=any(getattr(one, "use_distributed_optimizer", False) for one in configs),
             overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
         )
@@ -279,16 +294,17 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     return parameter.grad if found is None else found
 
 
-def _sharing(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks that share a microbatch, and the borders of its packed sequences."""
+def _sharing(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
+    """Return the ranks that share a microbatch, and the borders and layout of its sequences."""
     from megatron.core import parallel_state as state
 
     group = getattr(packed, "cp_group", None) or state.get_context_parallel_group()
+    tokens = getattr(packed, "cu_seqlens_q", None)
     borders = getattr(packed, "cu_seqlens_q_padded", None)
-    if borders is None:
-        borders = getattr(packed, "cu_seqlens_q", None)
-    found = () if borders is None else tuple(map(int, borders.reshape(-1)))
-    return tuple(torch.distributed.get_process_group_ranks(group)), found
+    both = (tokens if borders is None else borders, tokens)
+    ends = [() if one is None else tuple(map(int, one.reshape(-1))) for one in both]
+    layout = getattr(packed, "cp_partition_mode", None) or ""
+    return tuple(torch.distributed.get_process_group_ranks(group)), ends[0], ends[1], layout
 
 
 def _place(chunks: list[Any]) -> Place:

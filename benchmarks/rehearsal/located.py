@@ -1,0 +1,278 @@
+"""Plant each defect of ``checks.faults``, and compare what `rehearse` names with what was planted.
+
+Each program is compared with the one that ``rehearse`` would take. Where that has the defect of
+upstream's own, or no context parallelism is in play, it is the same program without the planted
+defect. Launches without a defect, of which none may be named, are those of ``ringproof conform``.
+
+    python -m benchmarks.rehearsal.located planted|agreeing --dev GIT --release SPEC --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.records import write_record
+from checks.faults import engine, programs
+from checks.faults.trials import FAULTS, TOLERANCE
+from ringproof.cache import default_cache
+from ringproof.launch.flags import Flags
+from ringproof.launch.small.reference import BUDGET, SCHEDULER, reference
+from ringproof.launch.small.shrink import SmallProgram
+from ringproof.rehearsal.conform.cases import CASES
+from ringproof.rehearsal.conform.matrix import script_of, training
+from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.locating import AGREES, locate
+from ringproof.rehearsal.locate.result import WrongPlace
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.runs.upstreams import open_upstream
+from ringproof.rehearsal.standins import conversations
+from ringproof.rehearsal.verdict.agreement import differences
+
+ROOT = Path(__file__).parents[2]  # from which ranks import the defects
+ATTENTION = r"decoder\.layers\.0\.self_attention\.core_attention(\.\w+)?"
+LAST = ATTENTION.replace("0", "1")
+NORMS = r"decoder\.(final_layernorm|layers\.\d\..*(norm|linear_qkv|linear_fc1).*)"
+PLANTED: Mapping[str, tuple[str, str]] = MappingProxyType({
+    "group-kept": ("forward", ATTENTION),
+    "rope-group-static": ("forward", r"decoder\.layers\.0\.self_attention"),
+    "groups-halved": ("data", ""),
+    "evaluation-keeps-group": ("forward", ATTENTION),
+    "stale-boundaries": ("data", ""),
+    "stale-lengths": ("forward", ATTENTION),
+    "slices-contiguous": ("data", ""),
+    "labels-of-next-rank": ("data", ""),
+    "padding-counted": ("data", ""),
+    "sample-given-twice": ("data", ""),
+    "microbatch-dropped": ("data", ""),
+    "tokens-counted-locally": ("scale", ".*"),
+    "loss-scaled-by-microbatches": ("loss", ""),
+    "schedule-differs": ("data", ""),
+    "gradients-without-cp": ("reduction", ".*"),
+    "levels-swapped": ("forward", ATTENTION),
+    "chunks-unsorted": ("forward", ATTENTION),
+    "ring-step-lost": ("forward", ATTENTION.replace("0", "[01]")),  # every second exchange
+    "lse-merge-skipped": ("forward", ATTENTION),
+    "second-half-merge-skipped": ("forward", ATTENTION),
+    "diagonal-unmasked": ("forward", ATTENTION),
+    "gathered-in-rank-order": ("forward", ATTENTION),
+    "key-gradient-lost": ("backward", LAST),
+    "positions-unsliced": ("data", ""),
+    "embeddings-not-summed": ("reduction", r"embedding\.word_embeddings|output_layer"),
+    "norm-of-one-stage": ("norm", ""),
+    "stages-disagree": ("data", ""),
+    "layernorms-not-summed": ("reduction", NORMS),
+    "gather-rotated": ("gradient", r"embedding\.word_embeddings"),
+    "router-loss-local": ("backward", r"decoder\.layers\.1\.mlp\.router"),
+    "mtp-ignores-neighbours": ("forward", r"mtp\b.*"),
+    "mtp-ignores-boundaries": ("forward", r"mtp\b.*"),
+})  # fmt: skip
+"""Phase and module (a regular expression) in which each defect is planted."""
+STEPS = 2
+"""Steps of a launch without a defect."""
+ITSELF = ("tied-pp", "mtp-cp2", "dynamic-mtp")
+"""Trainings that are compared with themselves."""
+ALONE = (
+    ("p2p", engine.ring_step_lost), ("p2p", engine.lse_merge_skipped),
+    ("p2p", engine.second_half_merge_skipped), ("p2p", engine.diagonal_unmasked),
+    ("p2p", engine.key_gradient_lost), ("a2a", engine.chunks_unsorted),
+    ("all_gather", engine.gathered_in_rank_order),
+)  # fmt: skip
+"""Defects that are planted in a release, too, by CP type, with CP 2."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A program, and the one that it is compared with."""
+
+    name: str
+    training: str
+    program: Program
+    reference: Program
+
+
+def without_context(program: Program) -> Program:
+    """Return the program that ``rehearse`` compares with."""
+    small = SmallProgram(program.script, program.arguments, {}, program.ranks, (), program.dtype)
+    options = {*Flags(program.arguments).names(), SCHEDULER, BUDGET}
+    found = reference(small, options)
+    return replace(program, arguments=found.arguments, ranks=found.ranks)
+
+
+def planted(dev: Upstream, release: Upstream) -> Iterator[Pair]:
+    """Yield the programs with a defect."""
+    for fault in FAULTS:
+        made = programs.program(dev, fault.training, (fault.function,))
+        same = replace(made, faults=())
+        other = same if fault.training in ITSELF else without_context(same)
+        yield Pair(fault.name, fault.training, made, other)
+    for comm, function in ALONE:
+        made = programs.program(release, "cp2", (f"{engine.__name__}:{function.__name__}",))
+        made = replace(made, arguments=(*made.arguments, "--cp-comm-type", comm))
+        name = function.__name__.replace("_", "-")
+        yield Pair(
+            f"{name}@release", f"cp2, {comm}", made, without_context(replace(made, faults=()))
+        )
+
+
+def agreeing(dev: Upstream, folder: Path) -> Iterator[Pair]:
+    """Yield the cases of ``ringproof conform``, in which no defect is planted."""
+    folder.mkdir(exist_ok=True)
+    conversations.write(folder / "conversations.jsonl")
+    for case in CASES:
+        script = script_of(dev, case.script)
+        if script is not None:
+            made = training(dev, case, script, STEPS, folder)
+            yield Pair(case.id, case.group, made, without_context(made))
+
+
+class Locating:
+    """Runs pairs; a program without a defect runs once."""
+
+    def __init__(self, servers: Servers, folder: Path, seconds: float) -> None:
+        self._servers, self._folder, self._seconds = servers, folder, seconds
+        self._clean: dict[tuple[Upstream, tuple[str, ...], int], Outcome] = {}
+
+    def run(self, program: Program, folder: Path) -> Outcome:
+        """Run a program in a folder."""
+        return self._servers.run(program, program.script, folder, limit_seconds=self._seconds)
+
+    def first(self, pair: Pair) -> int | None:
+        """Return the step in which a program parts from its reference, or does not end.
+
+        Returns:
+            The negative index of an evaluation; ``None`` where nothing differs.
+        """
+        made = self.run(pair.program, self._folder / "run")
+        key = (pair.reference.upstream, pair.reference.arguments, pair.reference.ranks)
+        if key not in self._clean:
+            self._clean[key] = self.run(pair.reference, self._folder / "reference")
+        for one in differences(made, self._clean[key]):
+            known = made.failure is None or (one.kind != "evaluation" and one.step in made.losses)
+            if known and one.reference is not None and one.relative > TOLERANCE:
+                return -one.step if one.kind == "evaluation" else one.step
+        if made.failure is None:
+            return None
+        ended = len(made.losses) == programs.STEPS
+        return -len(made.evaluations) - 1 if ended else len(made.losses) + 1
+
+    def planted(self, pair: Pair) -> dict[str, Any]:
+        """Return what is named beside what was planted."""
+        started = time.monotonic()
+        step = self.first(pair)
+        found = None if step is None else self._locate(pair, step)
+        return row_of(pair, step, found, time.monotonic() - started)
+
+    def clean(self, pair: Pair) -> dict[str, Any]:
+        """Return what is named where nothing is wrong."""
+        started = time.monotonic()
+        return clean_row(pair, self._locate(pair, STEPS), time.monotonic() - started)
+
+    def _locate(self, pair: Pair, step: int) -> WrongPlace:
+        return locate(self.run, pair.program, pair.reference, step, self._folder / "trace")
+
+
+def clean_row(pair: Pair, found: WrongPlace, seconds: float) -> dict[str, Any]:
+    """Return what was named where nothing is wrong."""
+    one = found.culprit
+    # What ends with an error of its own says nothing about false alarms.
+    stopped = one is not None and one.tensor.startswith("no output")
+    alarm = "alarm" if one and not stopped else "not run"
+    return {
+        "name": pair.name,
+        "group": pair.training,
+        "said": saying.sentence(found),
+        "compared": found.compared,
+        "left_out": [f"{what} ({count})" for what, count in found.left_out],
+        "seconds": round(seconds, 1),
+        "verdict": "agrees" if found.reason == AGREES else alarm,
+    }
+
+
+def row_of(
+    pair: Pair, step: int | None, found: WrongPlace | None, seconds: float
+) -> dict[str, Any]:
+    """Return what was named beside what was planted."""
+    one = found.culprit if found else None
+    name = pair.name.removesuffix("@release")
+    phase, module = PLANTED.get(name, ("", ""))
+    row = {
+        "name": pair.name,
+        "megatron": pair.program.upstream.megatron_name,
+        "training": pair.training,
+        "step": step,
+        "planted": phase,
+        "phase": one.phase if one else "",
+        "module": one.module if one else "",
+        "computed_at": one.computed_at if one else "",
+        "said": saying.sentence(found) if found else "",
+        "compared": found.compared if found else 0,
+        "seconds": round(seconds, 1),
+    }
+    return row | {"verdict": judged(row, module)}
+
+
+def judged(row: Mapping[str, Any], module: str) -> str:
+    """Return ``exact``, ``near`` (only phase or module), ``other`` or ``none``."""
+    if not row["phase"]:
+        return "none"
+    right = bool(re.fullmatch(module, row["module"]))
+    if row["phase"] == row["planted"] and right:
+        return "exact"
+    return (
+        "near"
+        if (right and module not in ("", ".*")) or row["phase"] == row["planted"]
+        else "other"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return how many rows have each verdict."""
+    return dict(sorted(Counter(row["verdict"] for row in rows).items()))
+
+
+def main() -> None:
+    """Run what is not in the record yet, and write it after each row."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dev", required=True)
+    parser.add_argument("--release", default="pip:megatron-core==0.19.2")
+    parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=[], help="names of defects")
+    parser.add_argument("--again", action="store_true", help="also those that are in the file")
+    parser.add_argument("--timeout", type=float, default=180.0, help="longest time of a program")
+    parser.add_argument("what", choices=("planted", "agreeing"))
+    given = parser.parse_args()
+    cache = default_cache()
+    dev, release = (open_upstream(at, given.te, cache=cache) for at in (given.dev, given.release))
+    record = json.loads(given.json.read_text()) if given.json.is_file() else {}
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in record.get("rows", [])}
+    with tempfile.TemporaryDirectory() as name, Servers(Path(name), path=ROOT) as servers:
+        locating = Locating(servers, Path(name), given.timeout)
+        clean = given.what == "agreeing"
+        pairs = list(agreeing(dev, Path(name) / "cases") if clean else planted(dev, release))
+        for pair in pairs:
+            wanted = pair.name in given.only if given.only else True
+            if not wanted or (pair.name in rows and not given.again):
+                continue
+            row = rows[pair.name] = locating.clean(pair) if clean else locating.planted(pair)
+            sys.stderr.write(f"{row['verdict']:<8}{pair.name}: {row['said']}\n")
+            listed = [rows[pair.name] for pair in pairs if pair.name in rows]
+            content = {"transformer_engine": dev.engine_version, "summary": summary(listed)}
+            write_record(given.json, {**content, "rows": listed})
+
+
+if __name__ == "__main__":
+    main()

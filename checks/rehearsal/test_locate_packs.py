@@ -1,0 +1,236 @@
+"""Packed sequences of a run are found in the reference, wherever that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.locating import Told, located
+from ringproof.rehearsal.locate.packs import packed_rows
+from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
+from ringproof.rehearsal.locate.result import Culprit, WrongPlace
+from ringproof.rehearsal.locate.rows import zigzag
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.protocol.trace import (
+    Place,
+    RankTrace,
+    TracedBatch,
+    TracedCall,
+    TracedTensor,
+    Values,
+)
+
+LENGTHS = (6, 13, 9, 13)
+NEXT, MASK, TOKENS = "labels", "loss_mask", "input_ids"
+TOKEN = Told(per_token=True)
+
+
+def sample(number: int) -> Array:
+    """Tokens of a sequence; two of them have one length, and differ in one token."""
+    found = np.arange(1, LENGTHS[number] + 1)
+    return np.where(found == 7, 70 + number, found)
+
+
+def states(number: int, disturbed: float = 0.0) -> Array:
+    """What the model computes of a sequence [length, 2]."""
+    generator = np.random.default_rng(number)
+    return generator.standard_normal((LENGTHS[number], 2)) * (1 + disturbed)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Sequences that some ranks share in a microbatch, each padded to a multiple."""
+
+    ranks: tuple[int, ...]
+    samples: tuple[int, ...]
+    multiple: int = 4
+
+    @property
+    def borders(self) -> list[int]:
+        """Borders with padding."""
+        padded = [-(-LENGTHS[one] // self.multiple) * self.multiple for one in self.samples]
+        return np.cumsum([0, *padded]).tolist()
+
+    def whole(self, values: Sequence[Array]) -> Array:
+        """Put the rows of all sequences together; rows of padding hold 0 or nothing that counts."""
+        width = values[0].shape[1:]
+        found = np.full((self.borders[-1], *width), 0 if not width else 99, values[0].dtype)
+        for start, value in zip(self.borders, values, strict=False):
+            found[start : start + len(value)] = value
+        return found
+
+    def share(self, rank: int) -> Array:
+        """Rows of a rank."""
+        own, size, ends = self.ranks.index(rank), len(self.ranks), self.borders
+        parts = [a + zigzag(own, size, b - a) for a, b in pairwise(ends)]
+        return np.concatenate(parts)
+
+
+def recorded(rank: int, packs: Sequence[Pack], data: int, disturbed: float = 0.0) -> RankRecord:
+    """One rank that computes its packs one after the other, each in a call of the model."""
+    content, tensors, calls, batches = b"", [], [], []
+    for number, pack in enumerate(packs):
+        rows, lengths = pack.share(rank), [LENGTHS[one] for one in pack.samples]
+        tokens = pack.whole([sample(one) for one in pack.samples])[rows]
+        mask = pack.whole([np.ones(length, np.float32) for length in lengths])[rows]
+        computed = pack.whole([states(one, disturbed) for one in pack.samples])[rows]
+        for value in (tokens[None], mask[None], computed[:, None]):
+            stored = Values(len(content), value.shape, value.dtype.str)
+            content += np.ascontiguousarray(value).tobytes()
+            tensors.append(TracedTensor(stored))
+        at = len(tensors) - 3
+        made = {"output": at + 2}
+        given = {TOKENS: at, MASK: at + 1}
+        calls += [
+            TracedCall(1, 0, number, "", 0, 0, 3, -1, "m.py:1", given, made),
+            TracedCall(1, 0, number, "block", 0, 1, 2, 2 * number, "m.py:2", {}, made),
+        ]  # fmt: skip
+        ends = tuple(np.cumsum([0, *lengths]).tolist())
+        batches.append(TracedBatch(1, 0, number, pack.ranks, tuple(pack.borders), ends, "zigzag"))
+    place = Place(0, 0, data, 0, (1, 1, 2, 1), False)
+    trace = RankTrace(
+        rank, place, tuple(tensors), tuple(calls), tuple(batches), (), {"block": "b.py:1"},
+        full=False, sharded=False, overlapped=False,
+    )  # fmt: skip
+    return RankRecord(trace, np.frombuffer(content, np.uint8))
+
+
+SHARED = ((Pack((0, 1), (1, 0)),) * 2, (Pack((0,), (2,)), Pack((1,), (3,))))
+
+
+def run(microbatches: Sequence[Sequence[Pack]] = SHARED) -> RunTrace:
+    """Two ranks that share the first pack, and then have one each."""
+    return RunTrace(tuple(
+        recorded(rank, [packs[rank] for packs in microbatches], rank) for rank in range(2)
+    ))  # fmt: skip
+
+
+def alone(disturbed: float = 0.0) -> RunTrace:
+    """One rank with other packs in another order, and no padding."""
+    packs = [Pack((0,), (3, 2), 1), Pack((0,), (0, 1), 1)]
+    return RunTrace((recorded(0, packs, 0, disturbed),))
+
+
+def found(record: RunTrace, told: Told = TOKEN) -> WrongPlace:
+    return located(record, alone(), alone(1e-15), (1,), told)
+
+
+def culprit(record: RunTrace, told: Told = TOKEN) -> Culprit:
+    location = found(record, told)
+    assert location.culprit is not None, location.reason
+    return location.culprit
+
+
+def changed(record: RunTrace, rank: int, tensor: int, row: int, value: float) -> RunTrace:
+    """Write another value into a row of one tensor of a rank."""
+    ranks = list(record.ranks)
+    one = ranks[rank]
+    data = one.data.copy()
+    ranks[rank] = RankRecord(one.trace, data)
+    held = ranks[rank].values(one.trace.tensors[tensor].value)
+    held.reshape(-1, 2 if held.ndim == 3 else 1)[row] = value
+    return RunTrace(tuple(ranks))
+
+
+def test_every_row_is_the_same_token_of_the_reference() -> None:
+    record, reference = run(), alone()
+    matched = packed_rows(record, reference, 1)
+    assert (matched.wrong, matched.missing) == ((), 0)
+    seen = 0
+    for rank in record.ranks:
+        for number in range(2):
+            rows = matched.rows(rank, 1, number)
+            assert rows is not None
+            tokens = rank.values(rank.trace.tensors[3 * number].value)[0]
+            for row in np.flatnonzero(rows.source >= 0):
+                source = rows.sources[rows.source[row]]
+                theirs = reference.ranks[0].trace.tensors[3 * source.microbatch].value
+                values = reference.ranks[0].values(theirs)[0]
+                assert tokens[row] == values[rows.index[row]]
+                assert (values[rows.index[row]] % 70 < 14) and rows.position[row] >= 0
+                seen += 1
+            assert not tokens[rows.source < 0].any()  # padding
+    assert seen == sum(LENGTHS)
+
+
+def test_a_run_that_agrees_has_no_culprit_and_padding_is_not_compared() -> None:
+    location = found(run())
+    assert location.culprit is None and location.left_out == ()
+    assert location.compared == 3 * 4  # three tensors of two microbatches on two ranks
+
+
+def test_a_wrong_row_is_named_by_its_sequence_and_position() -> None:
+    # Rank 1 has the middle of both sequences: rows 4 to 11 of 16, then 2 to 5 of 8.
+    one = culprit(changed(run(), 1, 2, 9, 5.0))
+    assert (one.phase, one.module, one.tensor) == ("forward", "block", "output")
+    assert (one.ranks, one.microbatches) == ((1,), (0,))
+    assert (one.samples, one.positions) == ((1,), ((3, 3),))
+
+
+def test_a_row_of_padding_that_the_loss_counts_is_wrong_data() -> None:
+    record = run()
+    rows = packed_rows(record, alone(), 1).rows(record.ranks[0], 1, 0)
+    assert rows is not None
+    (row, *_) = np.flatnonzero(rows.source < 0)
+    one = culprit(changed(run(), 0, 1, int(row), 1.0))
+    assert (one.phase, one.tensor) == ("data", "input loss_mask")
+    assert (one.samples, one.positions) == ((), ())
+    assert found(changed(run(), 0, 2, int(row), 5.0)).culprit is None  # negative control
+
+
+def test_a_wrong_token_is_wrong_data() -> None:
+    one = culprit(changed(run(), 0, 0, 0, 50))
+    assert (one.phase, one.tensor, one.positions) == ("data", "input input_ids", ((0, 0),))
+
+
+@pytest.mark.parametrize(
+    ("packs", "said"),
+    [
+        ([SHARED[0], (Pack((0,), (2,)), Pack((1,), (2,)))],
+         "sequences of 9 tokens that the reference has not as often; 1 are missing"),
+        ([SHARED[0]], "all sequences are right; 2 are missing"),
+        ([(Pack((0,), (1, 0)), Pack((1,), (1, 0))), SHARED[1]],
+         "sequences of 13, 6 tokens that the reference has not as often; 0 are missing"),
+    ],
+    ids=["twice", "dropped", "group"],
+)  # fmt: skip
+def test_sequences_that_are_not_those_of_the_reference_are_wrong_data(
+    packs: Sequence[Sequence[Pack]], said: str
+) -> None:
+    one = culprit(run(packs))
+    assert (one.phase, one.module, one.tensor) == ("data", "", said)
+
+
+def test_ranks_that_share_a_pack_and_disagree_are_wrong_data() -> None:
+    record = run(((SHARED[0][0], Pack((0, 1), (0, 1))), SHARED[1]))
+    one = culprit(record)
+    assert one.phase == "data" and one.tensor.startswith("borders of sequences")
+    assert (one.microbatches, one.ranks) == ((0,), (1,))
+
+
+def test_a_run_that_ends_inside_of_a_module_is_located_there() -> None:
+    record = run()
+    ranks = list(record.ranks)
+    trace = ranks[1].trace
+    calls = [replace(call, left=-1, outputs={}) for call in trace.calls[:2]]
+    ranks[1] = replace(ranks[1], trace=replace(trace, calls=tuple(calls), ended=False))
+    told = replace(TOKEN, failure=Failure("raised", 1, "ValueError: no\nmore", "te.py:5"))
+    one = culprit(RunTrace(tuple(ranks)), told)
+    assert (one.phase, one.module, one.ranks) == ("forward", "block", (1,))
+    assert (one.computed_at, one.called_from) == ("te.py:5", "m.py:2")
+    said = saying.sentence(WrongPlace(one, ""))
+    assert said.startswith("block is wrong in the forward in step 1, microbatch 0, on rank 1: ")
+    assert "no output, but an error (ValueError: no)" in said
+    assert found(RunTrace(tuple(ranks))).culprit is None  # nothing is wrong without the failure
+
+
+def test_a_norm_is_named_where_all_gradients_agree() -> None:
+    one = culprit(run(), replace(TOKEN, norms={1: (2.0, 3.0, 3.0)}))
+    assert (one.phase, one.step, one.ranks) == ("norm", 1, (0, 1))
+    assert one.error == pytest.approx(1 / 3)
+    assert found(run(), replace(TOKEN, norms={1: (3.0, 3.0, 3.0)})).culprit is None
