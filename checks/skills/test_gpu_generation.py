@@ -16,7 +16,7 @@ from checks.skills.test_dynamic_training import DYNAMIC, MODEL, ROPE, RUN, SCRIP
 from ringproof.rehearsal.protocol.program import Program
 
 HERE = "checks.skills.test_gpu_generation"
-A100, HOPPER = (8, 0), (9, 0)
+A100, HOPPER, BLACKWELL = (8, 0), (9, 0), (10, 0)
 ENGINE = "transformer_engine.pytorch.attention.dot_product_attention.utils"
 
 
@@ -45,6 +45,7 @@ def choose(case: dict[str, Any]) -> list[bool]:
     installed.version = utils.PkgVersion("2.8.0")
     installed.v3_is_installed = flash == 3
     installed.fa3_version = utils.PkgVersion("3.0.0")
+    installed.v4_is_installed = flash == 4  # which the engine of 6479 does not know
     size = {"cp_size": 2} if hasattr(utils.AttentionParams, "cp_size") else {}  # from 2.15 on
     asked = utils.AttentionParams(
         qkv_layout="thd_thd_thd",
@@ -71,6 +72,11 @@ def choose(case: dict[str, Any]) -> list[bool]:
         (HOPPER, True, 2, [False, True, False]),
         (HOPPER, True, 3, [True, True, False]),
         (HOPPER, False, 2, [True, True, False]),
+        (A100, True, 4, [False, False, False]),
+        (HOPPER, True, 4, [True, True, False]),
+        (BLACKWELL, True, 0, [False, True, False]),
+        (BLACKWELL, True, 3, [False, True, False]),
+        (BLACKWELL, True, 4, [True, True, False]),
     ],
 )
 def test_packs_with_padding_need_hopper(capability, padded, flash, left, stage):
