@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 
 from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
+from ringproof.cluster.worker import limit_data
 from ringproof.errors import InputError
 from smoke import cases
 from smoke.conftest import needs_gpu
@@ -215,3 +218,16 @@ def test_options_that_cannot_be_are_refused(four: Cluster) -> None:
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="timeout"):
             four.run(cases.report, text="", timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("most", "limit"), [(resource.RLIM_INFINITY, 1000), (400, 400), (4000, 1000)]
+)
+def test_a_rank_keeps_the_hard_limit_that_it_was_given(most: int, limit: int) -> None:
+    """Only root may raise it; anybody else gets an error."""
+    with (
+        mock.patch.object(resource, "getrlimit", return_value=(most, most)),
+        mock.patch.object(resource, "setrlimit") as setting,
+    ):
+        limit_data(1000)
+    setting.assert_called_once_with(resource.RLIMIT_DATA, (limit, most))

@@ -7,7 +7,6 @@ Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input, 3 int
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import io
 import os
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from ringproof import __version__
 from ringproof.cli.places import guard
 from ringproof.cli.termination import Interrupted, termination_as_exit
-from ringproof.errors import InputError, printable, shown
+from ringproof.errors import InputError, printable
 
 CLOSED_PIPE = 141
 """Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
@@ -211,6 +211,7 @@ def main() -> None:
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
     try:
         with termination_as_exit():
+            _require_folder()
             code = app(standalone_mode=False)
     except Interrupted as signal:
         name = next((word for word in sys.argv[1:] if word in _HELP), "")
@@ -224,6 +225,15 @@ def main() -> None:
     except Exception as error:
         sys.exit(_refused(error) if hasattr(error, "format_message") else _explained(error))
     sys.exit(code or 0)
+
+
+def _require_folder() -> None:
+    """Refuse to run in a folder that was deleted, in which no relative path means anything."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        sentence = f"it cannot be used ({error.strerror}); change to one that exists"
+        raise InputError("current folder", sentence) from error
 
 
 def _refused(error: Any) -> int:
@@ -250,14 +260,15 @@ def _explained(error: Exception) -> int:
     """Say what happened in one line.
 
     Returns:
-        1 for a rank that failed, 2 for a path that no file can have, 3 for anything else: that is a
-        fault of ringproof.
+        1 for a rank that failed, 2 for a limit of the machine, 3 for anything else: that is a fault
+        of ringproof.
     """
+    from ringproof.cli.limits import limit_behind
     from ringproof.cluster import RankFailure
 
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        name = InputError("path", f"{shown(error.filename)} is too long for a file; name another")
-        typer.echo(f"error: {name}", err=True)
+    limit = limit_behind(error)
+    if limit is not None:
+        typer.echo(f"error: {limit}", err=True)
         return 2
     if isinstance(error, RankFailure):
         typer.echo(f"error: {error}", err=True)

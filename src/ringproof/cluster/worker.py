@@ -67,13 +67,20 @@ def serve(
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     if memory and not torch.cuda.is_available():  # CUDA maps more than it uses
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.RLIM_INFINITY))
+        limit_data(memory)
     while True:
         try:
             assignment: Assignment = control.recv()
         except EOFError:
             return
         _run(rank, assignment, control)
+
+
+def limit_data(memory: int) -> None:
+    """Limit the bytes of data of this process, by no more than the hard limit that it was given."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _exit_with_parent() -> None:

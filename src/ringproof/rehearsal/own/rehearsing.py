@@ -116,7 +116,7 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         "PYTHONDONTWRITEBYTECODE": "1",  # the program's modules lie in a folder of the user
         **{k: v for k, v in request.launch.environment.items() if k.startswith(IMPORT_VARIABLES)},
     }
-    with Servers(request.folder, environment=variables) as servers:
+    with Servers(request.folder, environment=variables, import_seconds=request.timeout) as servers:
         runs = _OwnRuns(request, servers, progress)
         folders = (request.folder / name for name in ("launch", "against"))
         main, *rest = (runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False))

@@ -1,0 +1,80 @@
+"""What a machine does not give is said in one line, and is no fault of ringproof."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.running import ran, run_here
+from ringproof.cli import main as command
+
+ENTRY = 'import sys; from ringproof.cli.main import main; sys.argv[1:] = ["skills", "list"]; main()'
+
+
+def _because(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "files: no more can be opened"),
+        (BlockingIOError(errno.EAGAIN, "try again"), "processes: no more can be started"),
+        (RuntimeError("can't start new thread"), "processes: no more can be started"),
+        (MemoryError(), "memory: no more can be had"),
+        (ImportError("x.so: failed to map segment from shared object"), "memory: no more"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "disk: no space is left"),
+        (OSError(errno.EFBIG, "File too large"), "files: one would become larger"),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/x']"), "TMPDIR: no"),
+        (_because(EOFError(), OSError(errno.EMFILE, "")), "files: no more can be opened"),
+    ],
+)
+def test_a_limit_of_the_machine_is_one_line(
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "app", fails)
+    done = run_here(tmp_path, ["plan"])
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {said}") and "; " in done.stderr
+
+
+def test_other_errors_stay_internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "x")
+
+    monkeypatch.setattr(command, "app", fails)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_here(tmp_path, ["plan"]).returncode == 3
+
+
+def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    done = run_here(tmp_path, ["upstream", "list", "--skills", str(_skills())])
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: --cache: this user has no home folder")
+
+
+def _skills() -> Path:
+    return Path(__file__).parents[2] / "skills"
+
+
+def test_a_folder_that_was_deleted(tmp_path: Path) -> None:
+    script = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -c '{ENTRY}'"
+    done = ran("sh", "-c", script, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: current folder: it cannot be used (No such file or directory); "
+        "change to one that exists\n"
+    )
