@@ -125,7 +125,7 @@ def test_the_first_commands_run_where_the_skill_was_installed(client: Client) ->
         skill = client.project / AGENTS["claude-code"] / name
         launch = first_command(skill, "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun ")
         (client.project / "train.sh").write_text(launch + "\n", encoding="utf-8")
-        words = ["doctor", "train.sh", "--line", "dev", "--offline", "--json", "-"]
+        words = ["doctor", "train.sh", "--line", "dev", "--quick", "--offline", "--json", "-"]
         done = run_here(client.project, words)
         assert done.returncode in (0, 1), done.stderr
         (verdict,) = json.loads(done.stdout)["examinations"]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.doctor.upstream_lines import stack_at
+from checks.doctor.upstream_lines import COMMITS, cards, stack_at
 from ringproof.doctor import checked
 from ringproof.doctor.examine import examine
+from ringproof.doctor.lines import upstream_of
 from ringproof.doctor.reading import of_launch, read_settings
+from ringproof.doctor.rule import Effect
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.rehearsal.protocol.reports import Failure
@@ -70,7 +72,7 @@ def test_the_answer_is_upstreams(monkeypatch, failure, accepted, said):
         LAUNCH, "here", None, cache=Path(), folder=Path(), offline=True, progress=print
     )
     assert answer.accepted is accepted
-    assert said in "".join(checked.lines(answer))
+    assert said in "".join(checked.lines(answer, examine(of_launch(LAUNCH), stack_at("main"))))
     assert checked.data(answer)["accepted"] is accepted
 
 
@@ -86,8 +88,10 @@ def test_what_nobody_asked_for_has_a_limit(monkeypatch):
     given = {"cache": Path(), "folder": Path(), "offline": True, "progress": print}
     answer = checked.ask(LAUNCH, "here", None, **given, limit=10.0)
     assert (answer.accepted, limits) == (None, [10.0])
-    assert "were not run: they take longer than 10 s" in "".join(checked.lines(answer))
-    assert "cannot tell" in "".join(checked.lines(checked.ask(LAUNCH, "here", None, **given)))
+    examined = examine(of_launch(LAUNCH), stack_at("main"))
+    assert "were not run: they take longer than 10 s" in "".join(checked.lines(answer, examined))
+    other = checked.ask(LAUNCH, "here", None, **given)
+    assert "cannot tell" in "".join(checked.lines(other, examined))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,8 @@ def test_what_nobody_asked_for_has_a_limit(monkeypatch):
     [
         (["--upstream", "pip:megatron-core==0.0.1"], True),
         (["--upstream", "pip:megatron-core==0.0.1", "--quick"], False),
-        (["--line", "main"], False),
+        (["--line", "main"], True),
+        (["--line", "main", "--quick"], False),
     ],
 )
 def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
@@ -109,6 +114,7 @@ def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
     monkeypatch.setattr(commands, "_checked", checked_with)
     monkeypatch.setattr(commands.DoctorCommand, "products", lambda _: ())
     stack = stack_at("main")
+    monkeypatch.setattr(commands, "load_cards", lambda _: cards())
     options = commands.DoctorCommand(words=("x",), **options_of(words))
     answer = commands._asked(examine(of_launch(LAUNCH), stack), options)
     assert calls == ([checked.QUICK_SECONDS] if asked else [])
@@ -122,3 +128,61 @@ def options_of(words):
     given = {names[word]: True for word in words if word == "--quick"}
     name = names[words[0]]
     return {**given, name: (words[1],) if name == "upstream" else words[1]}
+
+
+def test_the_code_of_a_line_is_a_release_or_a_commit():
+    known = cards()
+    assert upstream_of("r0.18", known) == "pip:megatron-core==0.18.2"
+    assert upstream_of("dev", known) == f"fetched:NVIDIA/Megatron-LM@{COMMITS['dev']}"
+    with pytest.raises(InputError, match="no code of 'dynamic-v2' is known"):
+        upstream_of("dynamic-v2", known)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_what_the_cache_lacks_is_fetched_unless_that_is_forbidden(offline):
+    commands = import_module("ringproof.cli.doctor")
+    asked = []
+
+    def ask(cached, _):
+        asked.append(cached)
+        if cached:
+            raise InputError("--upstream", "x is not in the cache, and this is offline")
+        return checked.Checked("x", True)
+
+    options = commands.DoctorCommand(words=("x",), line="main", offline=offline)
+    if offline:
+        with pytest.raises(InputError, match="not in the cache"):
+            commands._from_cache(options, ask)
+    else:
+        assert commands._from_cache(options, ask).accepted
+    assert asked == ([True] if offline else [True, False])
+
+
+CONNECTIONS = replace(LAUNCH, arguments=(*LAUNCH.arguments, "--context-parallel-size", "2"))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "altered", "kept"),
+    [
+        (True, (), False),
+        (True, ("context_parallel_size",), True),
+        (False, (), True),
+        (None, (), True),
+    ],
+)
+def test_upstreams_own_checks_speak_in_the_place_of_rules(accepted, altered, kept):
+    examined = examine(of_launch(CONNECTIONS), stack_at("main"))
+    refused = [one for one in examined.findings if one.effect is Effect.REFUSED]
+    assert "launch/device-connections" in {one.rule.statement for one in refused}
+    answer = checked.Checked("x", accepted, altered=frozenset(altered))
+    left = {one.rule.statement for one in checked.settled(examined, answer).findings}
+    assert ("launch/device-connections" in left) is kept
+
+
+def test_a_message_that_a_finding_names_is_not_repeated():
+    examined = examine(of_launch(CONNECTIONS), stack_at("main"))
+    rule = next(one.rule for one in examined.findings if one.rule.name == "device-connections")
+    answer = checked.Checked("x", False, f"AssertionError: {rule.message} and more", "a.py:3")
+    told = "".join(checked.lines(answer, examined))
+    assert "refused, as launch/device-connections says (at a.py:3)" in told
+    assert "and more" not in told

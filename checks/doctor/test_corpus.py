@@ -17,8 +17,9 @@ from ruamel.yaml import YAML
 from checks.doctor.test_against_upstream import ASKING
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
 from checks.skills.shared import REPOSITORY
-from ringproof.doctor.examine import RULES, Examination, examine
+from ringproof.doctor.examine import BAD, RULES, Examination, examine
 from ringproof.doctor.reading import of_launch, read_settings
+from ringproof.doctor.repair import launchable, repaired, with_changes, with_checked_remedies
 from ringproof.doctor.rule import Effect
 from ringproof.doctor.settings import Settings
 from ringproof.launch.flags import Flags
@@ -267,3 +268,46 @@ def test_the_refusals_are_those_of_upstream(line, stage, tmp_path):
             messages = [other] if other else [rule.message for rule in rules]
             said = answer.replace('"', "'")
             assert any(message in said for message in messages), (one.id, answer)
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.id)
+def test_a_remedy_breaks_no_rule_or_names_what_else_it_needs(entry, tmp_path):
+    settings = entry.settings(tmp_path)
+    for key in entry.verdict:
+        plain = examine(settings, stack_at(key))
+        checked = with_checked_remedies(plain)
+        assert found(checked) == found(plain), key
+        for finding in checked.findings:
+            own = finding.rule.repairs(plain.facts)
+            alone = examine(with_changes(settings, own), plain.stack)
+            missing = [text for text in _newly_bad(alone, plain) if text not in finding.remedy]
+            assert not own or not missing, (key, finding.rule.statement)
+        assert _newly_bad(repaired(checked), plain) == [], key
+
+
+def _newly_bad(changed, before):
+    known = {one.rule for one in before.findings}
+    return [one.remedy for one in changed.findings if one.effect in BAD and one.rule not in known]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [*TRAINED, "pr6479"])
+def test_upstream_accepts_what_doctor_repairs(line, stage, tmp_path):
+    """What it still refuses is a finding that doctor leaves, or one that it does not judge."""
+    asked, left = [], []
+    for one in CORPUS:
+        if one.form == "arguments" and line in one.verdict:
+            settings = one.settings(tmp_path, one.unknown.get(line, ()))
+            before = with_checked_remedies(examine(settings, stack_at(line)))
+            after = repaired(before)
+            if after.settings.values != settings.values:
+                words = launchable(settings, after.settings).arguments
+                asked.append({"arguments": words, "world": one.ranks, "blackwell": one.blackwell,
+                              "environment": dict(one.environment)})  # fmt: skip
+                refused = [f.rule.message for f in after.findings if f.effect is Effect.REFUSED]
+                left.append((one.id, [*refused, *filter(None, [beyond(one.verdict[line])])]))
+    assert len(asked) >= 5
+    answers = stage.call(ASKING, 1, asked, upstream=upstream_at(stage, line))[0]
+    for (name, messages), answer in zip(left, answers, strict=True):
+        told = (answer or "").replace('"', "'")
+        assert answer is None or any(message in told for message in messages), (name, answer)

@@ -38,7 +38,8 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["doctor", "--skills", str(REPOSITORY / "skills"), *words])
+    skills = str(REPOSITORY / "skills")
+    return CliRunner().invoke(app, ["doctor", "--quick", "--skills", skills, *words])
 
 
 def launched(*words):

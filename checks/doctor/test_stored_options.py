@@ -42,7 +42,7 @@ def test_a_table_is_read_as_it_was_written():
 
 @pytest.mark.parametrize("line", ["dev", "main", "r0.17", "release"])
 def test_a_misspelt_option_is_refused_on_every_line(line):
-    words = ["doctor", "--line", line, *LAUNCH, "--context-paralel-size", "8"]
+    words = ["doctor", "--quick", "--line", line, *LAUNCH, "--context-paralel-size", "8"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1, result.output
     assert "--context-paralel-size (perhaps --context-parallel-size)" in result.output

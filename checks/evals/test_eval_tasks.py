@@ -20,6 +20,7 @@ from ringproof.rehearsal.protocol.program import Program
 
 FORK = ROOT / "cards" / "dynamic-context-parallel" / "tasks" / "our-fork" / "fork.patch"
 """Lines that a fork adds to two files of Megatron-LM's dev branch, at the commit of the card."""
+EXAMINED = ("doctor", "third-step/train.sh", "--line", "dev", "--quick")
 
 
 def task(skill: str, name: str) -> EvalCase:
@@ -52,11 +53,11 @@ def test_the_launch_that_dies(tmp_path: Path) -> None:
     code, diagnosis = ringproof(tmp_path, "logs", "diagnose", *logs)
     first = json.dumps(diagnosis)
     assert code == 1 and "dynamic-context-parallel/non-power-of-two-domain" in first
-    code, examined = ringproof(tmp_path, "doctor", "third-step/train.sh", "--line", "dev")
+    code, examined = ringproof(tmp_path, *EXAMINED)
     assert code == 1 and "power-of-two-domain" in json.dumps(examined)
     launch = tmp_path / "third-step" / "train.sh"
     launch.write_text(launch.read_text().replace("nproc-per-node 6", "nproc-per-node 8"))
-    code, examined = ringproof(tmp_path, "doctor", "third-step/train.sh", "--line", "dev")
+    code, examined = ringproof(tmp_path, *EXAMINED)
     assert code == 0, examined
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -29,10 +29,16 @@ from ringproof.doctor.lines import (
     load_cards,
     stack_named,
     stack_of,
+    upstream_of,
     with_stored_options,
 )
 from ringproof.doctor.reading import read_settings
-from ringproof.doctor.repair import repaired, written_again
+from ringproof.doctor.repair import (
+    launchable,
+    repaired,
+    with_checked_remedies,
+    written_again,
+)
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
@@ -76,8 +82,8 @@ class DoctorCommand(SourceOptions):
     )
     checks: bool = option(
         False,
-        "Wait for upstream's own program at full size, with the checkout or release that "
-        "--upstream names and no GPU: its parser, its checks and its model. Without this "
+        "Wait for upstream's own program at full size, with the code that --upstream or "
+        "--line names and no GPU: its parser, its checks and its model. Without this "
         f"option it is given {checked.QUICK_SECONDS:g} seconds.",
     )
     quick: bool = option(False, "Leave upstream's own program out.")
@@ -87,8 +93,10 @@ class DoctorCommand(SourceOptions):
     def __post_init__(self) -> None:
         if sum(map(bool, (self.upstream, self.line, self.to))) > 1:
             raise InputError("--line", "give only one of --upstream, --line and --to")
-        if (self.rehearse or self.checks) and not self.upstream:
-            raise _no_checkout("--rehearse" if self.rehearse else "--checks")
+        if self.rehearse and not self.upstream:
+            raise _no_checkout("--rehearse")
+        if self.checks and not (self.upstream or self.line):
+            raise _no_checkout("--checks")
         if self.ampere and self.blackwell:
             raise InputError("--ampere", "--ampere and --blackwell exclude each other; give one")
         if self.checks and self.quick:
@@ -108,7 +116,7 @@ def doctor(options: DoctorCommand) -> None:
 
     The configuration is read, and no script of yours is executed. The rules of the skills are
     applied to it as they hold on the line of upstream that will run: what is refused, fails later,
-    trains wrong or has no effect, with the remedy. With --upstream, that upstream's own program
+    trains wrong or has no effect, with the remedy. With --upstream or --line, its own program
     is run on a launch of Megatron-LM as well.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
@@ -122,10 +130,17 @@ def doctor(options: DoctorCommand) -> None:
         ampere=options.ampere,
     )  # fmt: skip
     stacks = _stacks(load_cards(options.folder), options)
-    examined = {name: examine(settings, stack) for name, stack in stacks.items()}
+    examined = {
+        name: with_checked_remedies(examine(settings, stack)) for name, stack in stacks.items()
+    }
+    first = next(iter(examined))
+    ran = _rehearsed(examined[first], options) if options.rehearse else None
+    asked = _asked(examined[first], options)
+    if asked is not None:
+        examined[first] = checked.settled(examined[first], asked)
     pairs = [(one, repaired(one)) for one in examined.values()]
-    ran = _rehearsed(pairs[0][0], options) if options.rehearse else None
-    asked = _asked(pairs[0][0], options)
+    if asked is not None and asked.accepted is False and options.checks:
+        asked = replace(asked, changed=_asked_again(*pairs[0], options))
     if options.json_path:
         extra = {} if ran is None else {"rehearsal": rehearsed.data(ran)}
         extra |= {} if asked is None else {"checks": checked.data(asked)}
@@ -136,7 +151,7 @@ def doctor(options: DoctorCommand) -> None:
     elif options.json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
             typer.echo(harmless(text))
-        for text in () if asked is None else checked.lines(asked):
+        for text in () if asked is None else checked.lines(asked, pairs[0][0]):
             typer.echo(harmless(text))
         for text in () if ran is None else rehearsed.lines(ran):
             typer.echo(harmless(text))
@@ -162,18 +177,35 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
     """
     if options.checks:
         return _checked(examination, options)
-    left = options.quick or options.rehearse or options.fix or not options.upstream
+    named = options.upstream or options.line
+    left = options.quick or options.rehearse or options.fix or not named
     settings = examination.settings
     known = settings.script if settings.program == "megatron" else settings.program == "bridge"
     if left or not known:
         return None
     try:
-        repos = {product.repo for _, product in options.products()}
-        if settings.program == "bridge" and BRIDGE not in repos:
+        if settings.program == "bridge" and BRIDGE not in _given(options):
             return None
         return _checked(examination, options, checked.QUICK_SECONDS)
     except InputError as error:
         return checked.Checked("", None, why_not=str(error))
+
+
+def _asked_again(
+    before: Examination, after: Examination, options: DoctorCommand
+) -> checked.Checked | None:
+    """What upstream's own program says of the launch with the changes that are proposed."""
+    settings = launchable(before.settings, after.settings)
+    if settings.program != "megatron" or settings.arguments == before.settings.arguments:
+        return None
+    return _checked(examine(settings, after.stack), options)
+
+
+def _given(options: DoctorCommand) -> dict[str, str]:
+    """Return what was named of each product; of a line, its code."""
+    if options.line:
+        return {MEGATRON: upstream_of(options.line, load_cards(options.folder))}
+    return {product.repo: name for name, product in options.products()}
 
 
 def _checked(
@@ -182,32 +214,49 @@ def _checked(
     """Run upstream's own program on the launch.
 
     Args:
-        limit: Seconds after which it is ended; nothing is downloaded for it, then.
+        limit: Seconds after which it is ended, without those of a download.
 
     Raises:
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
     """
-    products = options.products()
-    given = {product.repo: name for name, product in products}
+    given = _given(options)
     if examination.settings.program == "bridge" and BRIDGE in given:
-        return _validated(examination.settings, products, options, limit)
+        return _validated(examination.settings, given, options, limit)
     launch = checked.launch_to_check(examination)
     if MEGATRON not in given:
         raise _no_checkout("--checks")
     require_packages("doctor --checks")
     folder = Path("build/rehearsal") / f"checks-{_name(launch)}"
-    with rank_progress(HarmlessConsole(stderr=True)) as progress:
-        return checked.ask(
-            launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
-            offline=options.offline or limit is not None, limit=limit,
-            progress=lambda phase, line: progress(phase, brief(line)),
-        )  # fmt: skip
+    return _from_cache(options, lambda offline, progress: checked.ask(
+        launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
+        offline=offline, limit=limit, progress=progress,
+    ))  # fmt: skip
+
+
+def _from_cache(
+    options: DoctorCommand, ask: Callable[[bool, Callable[[str, str], None]], checked.Checked]
+) -> checked.Checked:
+    """Ask with what the cache has, and where that does not suffice, with what can be fetched.
+
+    Raises:
+        InputError: An upstream is not there, or cannot be used.
+    """
+    with rank_progress(HarmlessConsole(stderr=True)) as shown:
+
+        def progress(phase: str, line: str) -> None:
+            shown(phase, brief(line))
+
+        try:
+            return ask(True, progress)
+        except InputError as error:
+            if options.offline or "offline" not in str(error):
+                raise
+            return ask(False, progress)
 
 
 def _validated(
-    settings: Settings, products: Sequence[tuple[str, Product]], options: DoctorCommand,
-    limit: float | None,
-) -> checked.Checked:  # fmt: skip
+    settings: Settings, given: Mapping[str, str], options: DoctorCommand, limit: float | None
+) -> checked.Checked:
     """Let Megatron-Bridge validate a configuration that names one of its recipes.
 
     Raises:
@@ -215,16 +264,13 @@ def _validated(
     """
     asked = validated.request_of(settings)
     require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
-    given = {product.repo: name for name, product in products}
-    version = next(product.version for _, product in products if product.repo == BRIDGE)
-    megatron = given.get(MEGATRON) or validated.core_of(version)
-    with rank_progress(HarmlessConsole(stderr=True)) as progress:
-        return validated.ask(
-            asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads,
-            folder=Path("build/rehearsal") / f"checks-{asked['recipe']}",
-            offline=options.offline or limit is not None, limit=limit,
-            progress=lambda phase, line: progress(phase, brief(line)),
-        )  # fmt: skip
+    versions = (one.version for _, one in options.products() if one.repo == BRIDGE)
+    megatron = given.get(MEGATRON) or validated.core_of(next(versions))
+    return _from_cache(options, lambda offline, progress: validated.ask(
+        asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads,
+        folder=Path("build/rehearsal") / f"checks-{asked['recipe']}",
+        offline=offline, limit=limit, progress=progress,
+    ))  # fmt: skip
 
 
 def _name(launch: Launch) -> str:

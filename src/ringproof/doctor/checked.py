@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from ringproof.doctor.examine import Examination
-from ringproof.doctor.rehearsed import launch_of
+from ringproof.doctor.examine import BrokenRule, Examination
+from ringproof.doctor.rehearsed import launch_of, says_it
+from ringproof.doctor.rule import Effect
+from ringproof.doctor.settings import Noting
 from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.options import PROGRAMS
@@ -39,6 +41,8 @@ class Checked:
         place: File and line of upstream.
         symbol: What no stand-in implements; empty where that is not why it ended.
         why_not: Why it was not run, or not to its end; empty where it was.
+        altered: Settings that were other ones when it ran, such as those about data.
+        changed: What became of it with the changes that doctor proposes, where it was asked again.
     """
 
     upstream: str
@@ -47,6 +51,33 @@ class Checked:
     place: str = ""
     symbol: str = ""
     why_not: str = ""
+    altered: frozenset[str] = frozenset()
+    changed: Checked | None = None
+
+    def known(self, examination: Examination) -> BrokenRule | None:
+        """Return the finding that names the message with which upstream refuses."""
+        named = (one for one in examination.findings if says_it(one.rule, self.message))
+        return next(named, None) if self.accepted is False else None
+
+
+def settled(examination: Examination, checked: Checked) -> Examination:
+    """Leave out what our rules say is refused, where upstream's own checks ran and accepted it.
+
+    A rule keeps its word where it looks at a setting that was another one in that run.
+    """
+    if not checked.accepted or examination.settings.program != "megatron":
+        return examination
+    found = tuple(one for one in examination.findings
+                  if one.effect is not Effect.REFUSED or _decides(one, examination, checked.altered)
+                  )  # fmt: skip
+    return replace(examination, findings=found)
+
+
+def _decides(finding: BrokenRule, examination: Examination, altered: frozenset[str]) -> bool:
+    """Whether a rule looks at one of some settings, given or not."""
+    noted = Noting(examination.settings.values)
+    finding.rule.broken(replace(examination.facts, values=noted))
+    return not altered.isdisjoint(noted.asked)
 
 
 def launch_to_check(examination: Examination) -> Launch:
@@ -98,12 +129,20 @@ def ask(
         return Checked(
             megatron, None if unsure else False, failure.message, failure.place, failure.symbol
         )
-    return Checked(result.megatron, True)
+    altered = {change.what.lstrip("-").replace("-", "_") for change in result.program.changes}
+    return Checked(result.megatron, True, altered=frozenset(altered))
 
 
-def lines(checked: Checked) -> Iterator[str]:
+def lines(checked: Checked, examination: Examination) -> Iterator[str]:
     """Yield what a terminal shows."""
     yield ""
+    yield from _lines(checked, checked.known(examination))
+    if checked.changed is not None:
+        yield "with the changes above:"
+        yield from _lines(checked.changed, None)
+
+
+def _lines(checked: Checked, known: BrokenRule | None) -> Iterator[str]:
     if checked.why_not:
         yield f"upstream's own checks were not run: {checked.why_not}"
         return
@@ -111,6 +150,8 @@ def lines(checked: Checked) -> Iterator[str]:
     where = f" (at {checked.place})" if checked.place else ""
     if checked.accepted:
         yield f"{ran} its parser, its checks and its model accept this; two steps ran"
+    elif known is not None:
+        yield f"{ran} refused, as {known.rule.statement} says{where}"
     elif checked.accepted is False:
         yield f"{ran} refused: {checked.message}{where}"
     elif checked.symbol:
@@ -128,4 +169,5 @@ def data(checked: Checked) -> dict[str, Any]:
         "place": checked.place or None,
         "missing_stand_in": checked.symbol or None,
         "not_run": checked.why_not or None,
+        "with_changes": None if checked.changed is None else data(checked.changed),
     }

@@ -124,6 +124,22 @@ def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
     return found
 
 
+def upstream_of(name: str, cards: Mapping[str, Card]) -> str:
+    """Return the spec of the code of a line: a release, or a commit that a card names.
+
+    Raises:
+        InputError: No card names code of this line.
+    """
+    if name in RELEASES or name == "megatron-core":
+        return f"pip:megatron-core=={VERSIONS[name]}"
+    named = {key.removeprefix("megatron-lm-"): upstream
+             for key, upstream in cards[FINEST].upstreams.items()}  # fmt: skip
+    commit = getattr(named.get(name), "commit", None)
+    if commit is None:
+        raise InputError("--line", f"no code of {shown(name)} is known; name it with --upstream")
+    return f"fetched:{MEGATRON}@{commit}"
+
+
 def with_stored_options(stack: Stack) -> Stack:
     """Return a stack that knows the options of its line, where it has no parser at hand.
 

@@ -68,7 +68,7 @@ def judge(examination: Examination, variant: Variant) -> Rehearsed:
     if refusal is not None and refusal.ours:
         return Rehearsed(variant, None, "The stand-ins end here, so that nothing is shown.")
     if refusal is not None:
-        rule = next((rule for rule in ending if _said(rule, refusal.message)), None)
+        rule = next((rule for rule in ending if says_it(rule, refusal.message)), None)
         if rule is not None:
             return Rehearsed(variant, True, f"It ends as {rule.statement} says.")
         known = "with another message than doctor names" if ending else "and doctor named nothing"
@@ -84,7 +84,7 @@ def judge(examination: Examination, variant: Variant) -> Rehearsed:
     return Rehearsed(variant, True, "It trains, and doctor named nothing that would stop it.")
 
 
-def _said(rule: Rule, message: str) -> bool:
+def says_it(rule: Rule, message: str) -> bool:
     """Whether upstream's message is a rule's; a rule without one names a bare exception."""
     if not rule.message:
         return message.rstrip().endswith("Error:")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.examine import BAD, BrokenRule, Examination, examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
@@ -23,18 +23,63 @@ ROUNDS = 5
 
 
 def repaired(examination: Examination) -> Examination:
-    """Apply the repairs to the settings, and examine them again until none is left."""
+    """Apply the repairs to the settings, and examine them again until none is left.
+
+    A rule whose repairs the examination does not have is not repaired later, either.
+    """
+    given_up = {one.rule for one in examination.findings
+                if one.rule.repairs(examination.facts).keys() - examination.repairs.keys()
+                }  # fmt: skip
     for _ in range(ROUNDS):
         if not examination.repairs:
             break
-        changed = _changed(examination.settings, examination.repairs)
+        changed = with_changes(examination.settings, examination.repairs)
         if changed.values == examination.settings.values:
             break
         examination = examine(changed, examination.stack)
+        names = {name for one in examination.findings if one.rule in given_up
+                 for name in one.rule.repairs(examination.facts)}  # fmt: skip
+        kept = {name: it for name, it in examination.repairs.items() if name not in names}
+        examination = replace(examination, repairs=kept)
     return examination
 
 
-def _changed(settings: Settings, repairs: Mapping[str, str | None]) -> Settings:
+def with_checked_remedies(examination: Examination) -> Examination:
+    """Apply each remedy alone, examine the result, and say what else it would need.
+
+    A remedy that breaks another rule names that rule's remedy, and is no repair any more where all
+    repairs together do not keep it, either.
+    """
+    found, repairs = [], dict(examination.repairs)
+    for finding in examination.findings:
+        own = finding.rule.repairs(examination.facts)
+        alone = examine(with_changes(examination.settings, own), examination.stack)
+        needs = _broken_by(alone, examination, finding) if own else ()
+        if needs:
+            remedies = dict.fromkeys(f"{one.remedy} ({one.says})" for one in needs)
+            more = f"{finding.remedy}; this also needs: {'; '.join(remedies)}"
+            finding = replace(finding, remedy=more)
+            if _broken_by(repaired(alone), examination, finding):
+                repairs = {name: value for name, value in repairs.items() if name not in own}
+        found.append(finding)
+    return replace(examination, findings=tuple(found), repairs=repairs)
+
+
+def _broken_by(
+    changed: Examination, before: Examination, finding: BrokenRule
+) -> tuple[BrokenRule, ...]:
+    """Return what is wrong after a remedy: its own rule, still, and rules that were kept before."""
+    known = {one.rule for one in before.findings} - {finding.rule}
+    return tuple(one for one in changed.findings if one.effect in BAD and one.rule not in known)
+
+
+def launchable(before: Settings, after: Settings) -> Settings:
+    """Return changed settings of a launch with the words that say so."""
+    return replace(after, arguments=_flags(before, changes(before, after)).words)
+
+
+def with_changes(settings: Settings, repairs: Mapping[str, str | None]) -> Settings:
+    """Return settings in which some are given, or left out where the value is ``None``."""
     values, names = dict(settings.values), dict(settings.names)
     for name, value in repairs.items():
         if value is None:
@@ -90,10 +135,14 @@ def _value(text: str) -> str:
 
 
 def _command(before: Settings, different: Mapping[str, tuple[str | None, str | None]]) -> str:
+    return shlex.join(_flags(before, different).words)
+
+
+def _flags(before: Settings, different: Mapping[str, tuple[str | None, str | None]]) -> Flags:
     flags = Flags(before.arguments)
     for name, (_, new) in different.items():
         flags = flags.without(name) if new is None else flags.with_(name, *shlex.split(new))
-    return shlex.join(flags.words)
+    return flags
 
 
 def _script(path: Path, different: Mapping[str, tuple[str | None, str | None]]) -> str:

@@ -52,22 +52,24 @@ WITHOUT_MEGATRON = ("automodel", "torchtitan")
 
 
 class Noting(Mapping[str, Any]):
-    """A mapping that notes which of its entries are looked at, in ``read``."""
+    """A mapping that notes which names are looked at, in ``asked``; it has those of ``read``."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
-        self.read: set[str] = set()
+        self.asked: set[str] = set()
+
+    @property
+    def read(self) -> set[str]:
+        """Names of entries that were looked at."""
+        return self.asked & self._given.keys()
 
     def __getitem__(self, name: str) -> Any:
-        value = self._given[name]
-        self.read.add(name)
-        return value
+        self.asked.add(name)
+        return self._given[name]
 
     def __contains__(self, name: object) -> bool:
-        if name not in self._given:
-            return False
-        self.read.add(str(name))
-        return True
+        self.asked.add(str(name))
+        return name in self._given
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._given)
