@@ -39,6 +39,7 @@ from ringproof.rehearsal.fit.vary import (
     choices_as_json,
     combinations,
     table,
+    vary,
     with_settings,
 )
 from ringproof.rehearsal.protocol.memory import HeldTensors, MemoryReport, StepMemory
@@ -304,6 +305,36 @@ def test_every_combination_is_a_choice_in_the_table() -> None:
     assert held[1]["fit"] is None and held[0]["settings"]["--cp-comm-type"] == "p2p"
 
 
+def test_a_choice_that_could_not_be_measured_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Measures:
+        prepare = staticmethod(lambda launch: launch)
+
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Measures:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def fit(self, given: Launch) -> Fit:
+            name = Flags(given.arguments).one("--lr")
+            if name in ("slow", "refused"):
+                raise Refused(SLOW if name == "slow" else REFUSES)
+            return found()
+
+    monkeypatch.setattr("ringproof.rehearsal.fit.vary.Fitting", Measures)
+    request = FitRequest(launch(), "x", None, Path("x"), Path("x"), gpu("h100"))
+    choices = vary(request, combinations(["lr=good,slow,refused"]), lambda *_: None)
+    good, slow, refused = choices_as_json(choices)["choices"]
+    assert good["fit"] and good["refused"] is None and good["unmeasured"] is None
+    assert slow["refused"] is None and slow["unmeasured"].startswith("it was not finished")
+    assert refused["unmeasured"] is None and refused["refused"].startswith("upstream refuses it")
+    assert [*table(choices)][-2:] == [f"lr=slow: {slow['unmeasured']}",
+                                      f"lr=refused: {refused['refused']}"]  # fmt: skip
+    with pytest.raises(InputError, match=r"^the launch: it was not finished"):
+        vary(request, combinations(["lr=slow"]), lambda *_: None)
+
+
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
 
 
@@ -449,7 +480,8 @@ def test_a_length_that_cannot_be_measured_here_ends_the_search(
     *_, known, why = tried_lines(lengths)
     assert known == "4096 tokens fit on H100; whether more do is not known."
     assert why == f"The search stopped: {Refused(failure).sentence}"
-    assert longest_as_json(lengths)["stopped"] == Refused(failure).sentence
+    held = longest_as_json(lengths)
+    assert (held["stopped"], held["tried"][-1]["refused"]) == (Refused(failure).sentence, None)
     with pytest.raises(Refused) as caught:
         longest_with(0, lambda tokens: failure if tokens < 2048 else None)
     assert caught.value.failure == failure

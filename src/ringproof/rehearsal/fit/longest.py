@@ -222,7 +222,7 @@ def longest_as_json(found: Longest) -> dict[str, Any]:
         "tried": [
             {
                 "tokens": one.tokens,
-                "refused": one.refused or None,
+                "refused": None if one.refused == found.stopped else one.refused or None,
                 "fit": None if one.fit is None else as_json(one.fit),
             }
             for one in found.tried

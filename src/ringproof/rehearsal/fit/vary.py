@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ringproof.errors import InputError, printable, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
-from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress
+from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Prepared, Progress, Refused
 from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES, GIB
 from ringproof.rehearsal.fit.result import Fit, as_json
 
@@ -32,13 +32,15 @@ class Choice:
 
     Attributes:
         settings: Options with their values.
-        fit: What was measured; ``None`` where upstream refuses it.
-        refused: Why it was not measured.
+        fit: What was measured; ``None`` where nothing was.
+        refused: Why upstream refuses it.
+        unmeasured: Why it could not be measured here, such as for want of time.
     """
 
     settings: Settings
     fit: Fit | None
     refused: str = ""
+    unmeasured: str = ""
 
 
 def combinations(given: Sequence[str]) -> tuple[Settings, ...]:
@@ -84,19 +86,27 @@ def vary(
     """Measure a launch with each combination of settings.
 
     Raises:
-        InputError: An upstream cannot be used, or one of the launches cannot be read; before
-            the first is run.
+        InputError: An upstream cannot be used, or one of the launches cannot be read, before
+            the first is run; or nothing can be measured here.
     """
-    found = []
     with Fitting(request, progress) as fitting:
         launches = [with_settings(request.launch, settings) for settings in choices]
         prepared = [fitting.prepare(launch) for launch in launches]
-        for settings, launch in zip(choices, prepared, strict=True):
-            try:
-                found.append(Choice(settings, fitting.fit(launch)))
-            except InputError as error:  # what was measured so far is not lost
-                found.append(Choice(settings, None, printable(error.sentence)))
+        pairs = zip(choices, prepared, strict=True)
+        found = [_choice(settings, launch, fitting.fit) for settings, launch in pairs]
+    if all(choice.unmeasured for choice in found):
+        raise InputError("the launch", found[0].unmeasured)
     return tuple(found)
+
+
+def _choice(settings: Settings, launch: Prepared, measure: Callable[[Prepared], Fit]) -> Choice:
+    try:
+        return Choice(settings, measure(launch))
+    except InputError as error:  # what was measured so far is not lost
+        said = printable(error.sentence)
+        if isinstance(error, Refused) and error.by_upstream:
+            return Choice(settings, None, refused=said)
+        return Choice(settings, None, unmeasured=said)
 
 
 def table(choices: Sequence[Choice]) -> Iterator[str]:
@@ -108,7 +118,7 @@ def table(choices: Sequence[Choice]) -> Iterator[str]:
         yield printable("  ".join(cell.rjust(at) for cell, at in zip(row, widths, strict=True)))
     yield UNITS
     for choice in choices:
-        said = choice.refused if choice.fit is None else choice.fit.lacks
+        said = choice.fit.lacks if choice.fit else choice.refused or choice.unmeasured
         if said:
             yield printable(f"{_named(choice)}: {said}")
 
@@ -148,6 +158,7 @@ def choices_as_json(choices: Sequence[Choice]) -> dict[str, Any]:
             {
                 "settings": dict(choice.settings),
                 "refused": choice.refused or None,
+                "unmeasured": choice.unmeasured or None,
                 "fit": None if choice.fit is None else as_json(choice.fit),
             }
             for choice in choices
