@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from checks.action.installed import ROOT
 from checks.running import contents
 from ringproof.cli.main import app
 from ringproof.errors import InputError
+from ringproof.installing import MANIFEST, planned, refuse_changed
 from ringproof.installing import install as install_planned
-from ringproof.installing import planned, refuse_changed
 from ringproof.shipped import shipped_skills
 
 NAME = "hierarchical-context-parallel"
@@ -140,6 +141,56 @@ def test_an_older_release_is_told_from_what_somebody_changed(tmp_path: Path) -> 
         refuse_changed([planned(skill, target)])
     (target.parent / ".ringproof.json").write_text("[" * 100_000, encoding="utf-8")
     assert planned(skill, target).state == "changed", "nothing is known about it"
+
+
+def test_installed_skills_are_updated_and_removed(tmp_path: Path) -> None:
+    """All that was installed, for every agent, and not what somebody changed or put there."""
+    into = ("--into", str(tmp_path))
+    assert install(tmp_path, "--agent", "claude", "--agent", "codex").exit_code == 0
+    here, there = (tmp_path / agent / "skills" for agent in (".claude", ".agents"))
+    own = here / "own" / "SKILL.md"
+    own.parent.mkdir()
+    own.write_text("mine", encoding="utf-8")
+    whole = contents(tmp_path)
+    older = there / NAME / "SKILL.md"
+    older.write_text("as an older release had it", encoding="utf-8")
+    manifest = json.loads((there / MANIFEST).read_text())
+    manifest["skills"][NAME]["SKILL.md"] = sha256(older.read_bytes()).hexdigest()
+    manifest["skills"]["../../.claude/skills/own"] = {}
+    (there / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    update = ("update", "--skills", str(ROOT / "skills"), *into)
+    updated = skills(*update)
+    assert updated.exit_code == 0 and updated.stdout.count("updated") == 1
+    assert older.read_bytes() == whole[older.relative_to(tmp_path).as_posix()]
+    (here / NAME / "SKILL.md").write_text("my words", encoding="utf-8")
+    left = skills(*update)
+    assert left.exit_code == 1 and left.stdout.count("was changed and is left alone") == 1
+    before = contents(tmp_path)
+    refused = skills("remove", *into)
+    assert isinstance(refused.exception, InputError) and "--force" in str(refused.exception)
+    assert contents(tmp_path) == before
+    assert skills(*update, "--force").exit_code == 0
+    assert older.read_bytes() == (here / NAME / "SKILL.md").read_bytes()
+    assert skills("remove", NAME, *into).stdout.count(": removed") == 2
+    assert not (here / NAME).exists() and len(list(here.glob("*/SKILL.md"))) == 3
+    assert skills("remove", *into).exit_code == 0
+    assert list(contents(tmp_path)) == [own.relative_to(tmp_path).as_posix()]
+    for words in (("remove", *into), update, ("remove", "own", *into)):
+        missing = skills(*words).exception
+        assert isinstance(missing, InputError) and "skills install" in str(missing)
+
+
+def test_removing_follows_no_link(tmp_path: Path) -> None:
+    assert install(tmp_path, NAME, "--agent", "claude").exit_code == 0
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / ".claude" / "skills" / NAME / "SKILL.md").rename(tmp_path / "kept" / "SKILL.md")
+    place = tmp_path / ".claude" / "skills" / NAME
+    place.rename(tmp_path / "moved")
+    place.symlink_to(tmp_path / "kept")
+    assert skills("remove", "--into", str(tmp_path)).exit_code == 1, "it was changed"
+    assert skills("remove", "--into", str(tmp_path), "--force").exit_code == 0
+    assert not place.is_symlink() and (tmp_path / "kept" / "file").exists()
 
 
 def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -88,8 +88,7 @@ def planned(source: Path, target: Path) -> Installation:
         there = {}
     both = sorted(files.keys() | there.keys())
     differing = tuple(name for name in both if files.get(name) != there.get(name))
-    edited = not there or _digests(there) != _manifest(target.parent).get(target.name)
-    return Installation(source, target, MappingProxyType(files), differing, edited)
+    return Installation(source, target, MappingProxyType(files), differing, is_edited(target))
 
 
 def refuse_changed(plans: list[Installation]) -> None:
@@ -104,6 +103,38 @@ def refuse_changed(plans: list[Installation]) -> None:
                 "`ringproof skills show`, and give --force to replace it"
             )
             raise InputError("install", sentence)
+
+
+def installed(folder: Path) -> tuple[str, ...]:
+    """Return the skills that were installed into a folder, by its manifest."""
+    return tuple(sorted(name for name in _manifest(folder) if os.path.lexists(folder / name)))
+
+
+def is_edited(target: Path) -> bool:
+    """Whether somebody changed a skill since it was installed."""
+    try:
+        there = {} if target.is_symlink() else _contents(target)
+    except InputError:  # somebody put a link there
+        there = {}
+    return not there or _digests(there) != _manifest(target.parent).get(target.name)
+
+
+def remove(target: Path) -> None:
+    """Remove a skill that was installed; a link in its place is removed and not followed.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    folder = target.parent
+    try:
+        with _locked(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
+            target.rename(Path(name, "old"))
+            manifest = _manifest(folder)
+            manifest.pop(target.name, None)
+            _write_manifest(folder, manifest)
+    except OSError as error:
+        sentence = f"{shown(target)} cannot be removed ({error.strerror}); check who may write it"
+        raise InputError("remove", sentence) from error
 
 
 def install(plan: Installation) -> None:
@@ -125,9 +156,7 @@ def install(plan: Installation) -> None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
             _exchange(Path(name), plan.target)
-            manifest = {**_manifest(folder), plan.target.name: _digests(plan.files)}
-            text = json.dumps({"version": 1, "skills": manifest}, indent=1, sort_keys=True) + "\n"
-            write_atomically(folder / MANIFEST, text, field="install")
+            _write_manifest(folder, {**_manifest(folder), plan.target.name: _digests(plan.files)})
     except OSError as error:
         sentence = f"{shown(plan.target)} cannot be written ({error.strerror}); name another folder"
         raise InputError("install", sentence) from error
@@ -148,9 +177,18 @@ def _manifest(folder: Path) -> dict[str, Any]:
     """Return the digests of what was installed, by skill and file; empty where none are known."""
     try:
         skills = json.loads(read_bounded(folder / MANIFEST, _MOST_BYTES))["skills"]
-        return dict(skills)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # A name that leads to another folder was not written by `install`.
+        return {name: known for name, known in skills.items() if name == Path(name).name}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _write_manifest(folder: Path, skills: Mapping[str, Any]) -> None:
+    text = json.dumps({"version": 1, "skills": skills}, indent=1, sort_keys=True) + "\n"
+    if skills:
+        write_atomically(folder / MANIFEST, text, field="install")
+    else:
+        (folder / MANIFEST).unlink(missing_ok=True)
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

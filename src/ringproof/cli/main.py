@@ -49,7 +49,7 @@ _GROUPS = MappingProxyType(
             "train": "Train a tiny model with any mix of parallelism.",
         },
         "Use the skills": {
-            "skills": "List, print and install the skills.",
+            "skills": "List, print, install, update and remove the skills.",
         },
         "Write and prove skills": {
             "prove": "Run the proofs of the skills and give a verdict on each statement.",

@@ -1,9 +1,11 @@
-"""``ringproof skills``: list, print and install the skills."""
+"""``ringproof skills``: list, print, install, update and remove the skills."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -13,11 +15,24 @@ from ringproof.cli.options import SkillNames, command_of, folder_option, json_op
 from ringproof.cli.output import echo_text, write_result
 from ringproof.errors import InputError, check_name, shown
 from ringproof.files import read_input
-from ringproof.installing import AGENTS, install, planned, refuse_changed
+from ringproof.installing import (
+    AGENTS,
+    install,
+    installed,
+    is_edited,
+    planned,
+    refuse_changed,
+    remove,
+)
 from ringproof.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
 from ringproof.options import option
 
 app = typer.Typer(no_args_is_help=True)
+
+_RESULTS = MappingProxyType(
+    {"new": "installed", "changed": "replaced", "older": "updated", "same": "is there already"}
+)
+"""What became of a skill, by the state of its installation before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +63,27 @@ class InstallCommand(SkillNames, SkillsCommand):
     )
     into: Path = option(Path(), "Project in which to install, which must exist.", metavar="DIR")
     force: bool = option(False, "Replace installed skills that differ.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateCommand(SkillNames, SkillsCommand):
+    """The options of ``ringproof skills update``."""
+
+    into: Path = option(Path(), "Project in which skills were installed.", metavar="DIR")
+    force: bool = option(False, "Replace what somebody changed.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveCommand:
+    """The options of ``ringproof skills remove``."""
+
+    skills: tuple[str, ...] = option(
+        (), "Names of skills; all that were installed by default.", metavar="[SKILL]...",
+        argument=True,
+    )  # fmt: skip
+    into: Path = option(Path(), "Project in which skills were installed.", metavar="DIR")
+    force: bool = option(False, "Remove also what somebody changed.")
+    json_path: str = json_option()
 
 
 @app.command("list")
@@ -117,14 +153,72 @@ def install_command(options: InstallCommand) -> None:
     for plan in plans:
         if plan.state != "same":
             install(plan)
-    results = {"new": "installed", "changed": "replaced", "older": "updated"}
-    results["same"] = "is there already"
-    rows = [
-        {"name": plan.source.name, "path": str(plan.target), "result": results[plan.state]}
+    _write_results(((plan.target, _RESULTS[plan.state]) for plan in plans), options.json_path)
+
+
+@app.command("update")
+@command_of(UpdateCommand)
+def update_command(options: UpdateCommand) -> None:
+    """Bring the skills that were installed into a project to this release.
+
+    What somebody changed is left alone unless --force is given. Exit code 1: something was.
+
+    Example: ringproof skills update --into ../project
+    """
+    known = find_cards(options.folder, options.skills)
+    targets = [place for place in _installed(options.into, options.skills) if place.name in known]
+    plans = [planned(options.folder / place.name, place) for place in targets]
+    left = [plan for plan in plans if plan.state == "changed" and not options.force]
+    for plan in plans:
+        if plan.state != "same" and plan not in left:
+            install(plan)
+    results = (
+        (plan.target, "was changed and is left alone" if plan in left else _RESULTS[plan.state])
         for plan in plans
-    ]
+    )
+    _write_results(results, options.json_path, good=not left)
+
+
+@app.command("remove")
+@command_of(RemoveCommand)
+def remove_command(options: RemoveCommand) -> None:
+    """Remove the skills that were installed into a project, and nothing else.
+
+    If somebody changed one of them, nothing is removed at all, unless --force is given.
+
+    Example: ringproof skills remove --into ../project
+    """
+    targets = _installed(options.into, options.skills)
+    for place in () if options.force else filter(is_edited, targets):
+        sentence = f"{shown(place)} was changed since it was installed; give --force to remove it"
+        raise InputError("remove", sentence)
+    for place in targets:
+        remove(place)
+    _write_results(((place, "removed") for place in targets), options.json_path)
+
+
+def _installed(into: Path, names: Sequence[str]) -> list[Path]:
+    """Return the folders of the skills that were installed into a project.
+
+    Raises:
+        InputError: There are none, or none of one of the names.
+    """
+    folders = (into / place for place in dict.fromkeys(AGENTS.values()))
+    found = [folder / name for folder in folders for name in installed(folder)]
+    missing = [name for name in names if name not in {place.name for place in found}]
+    if missing or not found:
+        what = f"{shown(missing[0])} was not" if missing else "no skill was"
+        remedy = "name the project with --into, or use `ringproof skills install`"
+        raise InputError("--into", f"{what} installed into {shown(into)}; {remedy}")
+    return [place for place in found if not names or place.name in names]
+
+
+def _write_results(
+    results: Iterable[tuple[Path, str]], json_path: str, *, good: bool = True
+) -> None:
+    rows = [{"name": place.name, "path": str(place), "result": said} for place, said in results]
     lines = (f"{row['path']}: {row['result']}" for row in rows)
-    write_result({"version": 1, "skills": rows}, lines, options.json_path)
+    write_result({"version": 1, "skills": rows}, lines, json_path, good=good)
 
 
 def _text(path: Path) -> str:
