@@ -60,6 +60,11 @@ class _File:
         return stored
 
 
+def share(number: int, size: int, name: str) -> float:
+    """What a rank has of a gradient before its reduction: of a bias the last rank has most."""
+    return 1 / size if name == "weight" else (2 * number + 1) / size**2
+
+
 def rank(
     number: int, size: int, values: Mapping[str, Array], parameters: Mapping[str, Array]
 ) -> RankRecord:
@@ -95,7 +100,7 @@ def rank(
         TracedParameter(1, 0, f"block.attention.{name}", kind, file.put(value), False)
         for kind in (LOCAL, REDUCED)
         for name, value in parameters.items()
-        for value in (value / size if kind == LOCAL else value,)
+        for value in (value * share(number, size, name) if kind == LOCAL else value,)
     )
     batch = TracedBatch(1, 0, 0, tuple(range(size)), ())
     place = Place(0, number, 0, 0, (1, size, 1, 1), False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,6 +13,7 @@ from ringproof.rehearsal.locate import locating
 from ringproof.rehearsal.locate.reading import RunTrace
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.protocol.trace import MOST_BYTES
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 PROGRAM = Program(Upstream(Path("m"), "m", Path("e"), "e", None), "s.py", (), 1)
@@ -69,3 +71,17 @@ def test_files_are_removed_as_soon_as_they_are_read(tmp_path: Path) -> None:
     ):
         assert locating.locate(ends, PROGRAM, PROGRAM, 1, folder) == "found"
     assert last.call_count == 1
+
+
+def test_all_runs_together_write_less_than_their_limit(tmp_path: Path) -> None:
+    folder, written = tmp_path / "trace", []
+
+    def run(program: Program, place: Path) -> Outcome:
+        assert program.trace is not None
+        written.append(program.ranks * program.trace.most_bytes)
+        return Outcome((), None, 0.0, 0, place)
+
+    wide = replace(PROGRAM, ranks=64)
+    with mock.patch.object(locating, "read_run", return_value=RunTrace(())):
+        locating.locate(run, wide, replace(PROGRAM, ranks=16), 1, folder)
+    assert len(written) == 3 and 1e9 < sum(written) <= MOST_BYTES

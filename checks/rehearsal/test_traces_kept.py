@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from checks.rehearsal.test_locate import add, one_rank, run
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.locate.kept import TraceHead, keep, read_trace
+from ringproof.rehearsal.locate.kept import keep, read_trace
 from ringproof.rehearsal.locate.reading import RunTrace
+from ringproof.rehearsal.protocol.trace import HEAD, TraceHead
 
 Change = Callable[[Path], None]
 
@@ -28,7 +29,9 @@ def written(record: RunTrace, folder: Path, *, disturbed: bool = False) -> Path:
         path = found / f"trace-{rank.trace.rank}.json"
         path.write_text(json.dumps(asdict(rank.trace)))
         path.with_suffix(".bin").write_bytes(rank.data.tobytes())
-    keep(found, folder, TraceHead(f"program {folder.name}", len(record.ranks), (1,), disturbed))
+    head = TraceHead(f"program {folder.name}", len(record.ranks), (1,), disturbed)
+    (found / HEAD).write_text(json.dumps(asdict(head)))
+    keep(found, folder)
     assert not list(found.iterdir())
     return folder
 

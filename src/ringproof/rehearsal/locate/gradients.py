@@ -158,7 +158,8 @@ def wrong_weights(runs: Runs, step: int) -> Culprit | None:
     if not wrong:
         return None
     found = _made("optimizer", wrong, runs, step - 1)
-    return replace(found, tensor=found.tensor.replace("gradient of ", "value of "))
+    words = found.tensor.replace("gradient of ", "value of ")
+    return replace(found, tensor=words, computed_at="")  # no module computes it
 
 
 def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
@@ -203,7 +204,8 @@ def _made(phase: str, wrong: Sequence[ParameterDifference], runs: Runs, step: in
     forwards = runs.run.ranks[worst.ranks[0]].trace.forwards
     count = len({one.name[1:] for one in wrong})
     more = f" (and those of {count - 1} other parameters)" if count > 1 else ""
-    evidence = sorted(wrong, key=lambda one: -one.error)[:6]
+    by_name = {one.name: one for one in sorted(wrong, key=lambda one: one.error)}
+    evidence = sorted(by_name.values(), key=lambda one: -one.error)[:6]
     return Culprit(
         phase=phase,
         module=module,

@@ -6,7 +6,6 @@ before it is used. Values are plain bytes; nothing is unpickled.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -16,14 +15,19 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from ringproof.errors import InputError, printable, shown
-from ringproof.files import read_bounded, write_atomically
+from ringproof.errors import InputError, shown
+from ringproof.files import read_bounded
 from ringproof.rehearsal.locate.reading import RankRecord, RunTrace, coordinates, read_rank
 from ringproof.rehearsal.locate.rows import LAYOUTS
-from ringproof.rehearsal.protocol.trace import RankTrace, TracedBatch, Values
+from ringproof.rehearsal.protocol.trace import (
+    FORMAT,
+    HEAD,
+    RankTrace,
+    TracedBatch,
+    TraceHead,
+    Values,
+)
 
-FORMAT = 1
-HEAD = "trace.json"
 MOST_HEAD_BYTES, MOST_RANK_BYTES = 1 << 16, 64 << 20
 MOST_RANKS, MOST_CALLS, MOST_BATCHES = 1024, 100_000, 1024
 MOST_ROWS = 1 << 22
@@ -34,24 +38,6 @@ WRITES = "name a folder that ringproof rehearse --keep-trace wrote, such as DIR/
 
 
 @dataclass(frozen=True)
-class TraceHead:
-    """What ``trace.json`` says of a run.
-
-    Attributes:
-        name: The program, for people.
-        ranks: Number of ranks.
-        steps: Training steps that were recorded.
-        disturbed: Whether its weights were moved by one unit in the last place.
-    """
-
-    name: str
-    ranks: int
-    steps: tuple[int, ...]
-    disturbed: bool
-    format: int = FORMAT
-
-
-@dataclass(frozen=True)
 class KeptTrace:
     """A trace that was read from a folder."""
 
@@ -59,12 +45,11 @@ class KeptTrace:
     run: RunTrace
 
 
-def keep(found: Path, folder: Path, head: TraceHead) -> None:
-    """Move the files of a run's ranks to a folder, and write its head."""
+def keep(found: Path, folder: Path) -> None:
+    """Move what the ranks of a run wrote to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(found.glob("trace-*.*")):
+    for path in sorted(found.glob("trace*.*")):
         shutil.move(path, folder / path.name)
-    write_atomically(folder / HEAD, json.dumps(dataclasses.asdict(head)))
 
 
 def read_trace(folder: Path, field: str) -> KeptTrace:
@@ -99,7 +84,7 @@ def read_trace(folder: Path, field: str) -> KeptTrace:
     except (OSError, ValueError) as error:
         problem = _said(error)
     if problem:
-        raise refuse(f"is damaged: {printable(problem)}", "copy or write it again")
+        raise refuse(f"is damaged: {problem}", "copy or write it again")
     return KeptTrace(head, RunTrace(tuple(records)))
 
 

@@ -16,7 +16,7 @@ from ringproof.rehearsal.locate.gradients import (
     wrong_weights,
 )
 from ringproof.rehearsal.locate.joining import joined
-from ringproof.rehearsal.locate.kept import TraceHead, keep
+from ringproof.rehearsal.locate.kept import keep
 from ringproof.rehearsal.locate.overview import error_map
 from ringproof.rehearsal.locate.reading import RunTrace, read_run
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
@@ -24,12 +24,10 @@ from ringproof.rehearsal.locate.rows import layout_of
 from ringproof.rehearsal.locate.search import Search
 from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.protocol.reports import Failure
-from ringproof.rehearsal.protocol.trace import TraceRequest
+from ringproof.rehearsal.protocol.trace import MOST_BYTES, TraceRequest
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 Run = Callable[[Program, Path], Outcome]
-MOST_BYTES = 2_000_000_000
-"""Bytes on disk of the traces of all three runs together."""
 AGREES = "every tensor that was compared agrees"
 PER_TOKEN = "--calculate-per-token-loss"
 RUNS = (("run", False), ("reference", False), ("disturbed", True))
@@ -65,12 +63,13 @@ def locate(
         kept: Where they stay, in a folder for each run; ``None`` for nowhere.
     """
     steps = (step,) if step < 0 else tuple(range(max(1, step - 1), step + 1))
-    share = min(TraceRequest.most_bytes, MOST_BYTES // (program.ranks + 2 * reference.ranks))
     try:
         records, outcomes = [], []
         for name, disturbed in RUNS:
-            request = TraceRequest(steps, disturbed, share)
-            traced = replace(program if name == "run" else reference, trace=request)
+            one = program if name == "run" else reference
+            said = f"{one.upstream.megatron_name}: {one.script} on {one.ranks} ranks"
+            share = min(TraceRequest.most_bytes, MOST_BYTES // (len(RUNS) * one.ranks))
+            traced = replace(one, trace=TraceRequest(steps, disturbed, share, said))
             outcome = _outcome(run, traced, folder / name)
             failure = outcome if isinstance(outcome, Failure) else outcome.failure
             partly = name == "run" and failure is not None
@@ -102,12 +101,9 @@ def _outcome(run: Run, program: Program, folder: Path) -> Outcome | Failure:
 
 def _read(program: Program, folder: Path, kept: Path | None, *, partly: bool) -> RunTrace | None:
     """Read the traces of a run; those of one that ran through are kept where that is asked for."""
-    request = program.trace
-    assert request is not None
     if kept is None or partly:
         return read_run(folder, program.ranks, partly=partly)
-    name = f"{program.upstream.megatron_name}: {program.script} on {program.ranks} ranks"
-    keep(folder, kept, TraceHead(name, program.ranks, request.steps, request.disturbed))
+    keep(folder, kept)
     return read_run(kept, program.ranks)
 
 

@@ -1,7 +1,7 @@
 """What a traced run writes on each rank: what crossed the borders of modules, plain data.
 
 A rank writes ``trace-N.json``, a `RankTrace`, and ``trace-N.bin``, the values of its tensors one
-after the other.
+after the other. The first rank writes `HEAD`, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
+HEAD, FORMAT = "trace.json", 1
+MOST_BYTES = 2_000_000_000
+"""Bytes on disk of the traces of runs that are compared with each other."""
 GRADIENTS = "(gradients)"
 """Name, among those of modules, of the function that reduces the gradients of parameters."""
 
@@ -22,11 +25,33 @@ class TraceRequest:
         steps: Training steps, from 1, that are recorded; -1 is the first evaluation.
         disturbed: Whether each weight is moved by one unit in the last place before training.
         most_bytes: After which a rank stops to record.
+        name: Of the program, for people.
+        folder: Where ranks write; empty for the folder of the run.
     """
 
     steps: tuple[int, ...]
     disturbed: bool = False
     most_bytes: int = 256 << 20
+    name: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class TraceHead:
+    """What the first rank writes of a run, as `HEAD`.
+
+    Attributes:
+        name: The program, for people.
+        ranks: Number of ranks.
+        steps: Training steps that were recorded.
+        disturbed: Whether its weights were moved by one unit in the last place.
+    """
+
+    name: str
+    ranks: int
+    steps: tuple[int, ...]
+    disturbed: bool
+    format: int = FORMAT
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ import torch
 
 from ringproof.rehearsal.protocol.trace import (
     GRADIENTS,
+    HEAD,
     LOCAL,
     REDUCED,
     WEIGHT,
@@ -29,6 +31,7 @@ from ringproof.rehearsal.protocol.trace import (
     TracedCall,
     TracedParameter,
     TracedTensor,
+    TraceHead,
     TraceRequest,
     Values,
 )
@@ -239,6 +242,10 @@ class TraceRecorder:
             sharded=any(getattr(one, "use_distributed_optimizer", False) for one in configs),
             overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
         )
+        if self._rank == 0:
+            request, ranks = self._request, math.prod(trace.place.sizes)
+            head = TraceHead(request.name, ranks, request.steps, request.disturbed)
+            (self._folder / HEAD).write_text(json.dumps(dataclasses.asdict(head)))
         draft = self._folder / f"trace-{self._rank}.part"
         draft.write_text(json.dumps(dataclasses.asdict(trace)))
         draft.replace(self._folder / f"trace-{self._rank}.json")
