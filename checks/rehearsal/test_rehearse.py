@@ -302,7 +302,7 @@ BAD_INPUT = (
     ("--against: 'fetched:a' names no commit", *HERE, "--te", "te", "--against", "fetched:a"),
     ("--upstream: there is no file", "--upstream", "nothing.whl"),
     (f"--upstream: {WHEEL} is no", "--upstream", WHEEL),
-    ("--upstream: the name is empty", "--upstream", ""),
+    ("--upstream: it is missing; name a checkout", "--upstream", ""),
     ("is not NAME=VALUE", *HERE, "--set", "nonsense"),
     ("a command has no variable A to set", *HERE, "--set", "A=1"),
     ("'float16' is unknown; use one of float32", *HERE, "--dtype", "float16"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +65,7 @@ def compare(options: CompareCommand) -> None:
         read_trace(other, "--disturbed"),
     )
     found = _compared(*traces)
-    names = [trace.head.name for trace in traces[:2]]
+    names = (f"{which}: {one.head.name}" for which, one in zip("AB", traces, strict=False))
     data = {
         "a": asdict(traces[0].head),
         "b": asdict(traces[1].head),
@@ -74,7 +73,7 @@ def compare(options: CompareCommand) -> None:
         **asdict(found),
     }
     good = found.culprit is None and found.compared > 0
-    write_result(data, _lines(names, found), options.json_path, good=good)
+    write_result(data, (*names, *saying.lines(found)), options.json_path, good=good)
 
 
 def _compared(a: KeptTrace, b: KeptTrace, disturbed: KeptTrace) -> WrongPlace:
@@ -93,11 +92,3 @@ def _compared(a: KeptTrace, b: KeptTrace, disturbed: KeptTrace) -> WrongPlace:
     except Exception as error:  # the files may be anybody's
         why = f"they cannot be compared ({type(error).__name__}: {error}); trace both runs again"
         raise InputError("A", why) from error
-
-
-def _lines(names: list[str], found: WrongPlace) -> Iterator[str]:
-    from ringproof.rehearsal.locate import saying
-
-    yield f"A: {names[0]}"
-    yield f"B: {names[1]}"
-    yield from saying.lines(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
 
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
@@ -90,10 +91,10 @@ def _where(found: Culprit) -> str:
     parts = []
     if found.microbatches:
         one = len(found.microbatches) == 1
-        parts.append(f"microbatch{'' if one else 'es'} {_numbers(found.microbatches)}")
-    parts.append(f"on rank{'' if len(found.ranks) == 1 else 's'} {_numbers(found.ranks)}")
+        parts.append(f"microbatch{'' if one else 'es'} {numbers(found.microbatches)}")
+    parts.append(f"on rank{'' if len(found.ranks) == 1 else 's'} {numbers(found.ranks)}")
     if any(found.samples):
-        parts.append(f"samples {_numbers(found.samples)}")
+        parts.append(f"samples {numbers(found.samples)}")
     if found.positions:
         ends = [str(a) if a == b else f"{a}-{b}" for a, b in found.positions[:MOST_RANGES]]
         more = ", ..." if len(found.positions) > MOST_RANGES else ""
@@ -110,11 +111,8 @@ def _agreeing(found: Culprit) -> str:
     return f"; what goes into it agrees to {max(one.error for one in good):.2g}"
 
 
-def _numbers(values: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for value in values:
-        if runs and runs[-1][-1] == value - 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def numbers(ranks: Sequence[int]) -> str:
+    """Return ranks in words, such as ``0-3, 8``."""
+    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
+    ends = [(members[0][1], members[-1][1]) for members in (list(run) for _, run in runs)]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)

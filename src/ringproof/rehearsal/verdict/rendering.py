@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from ringproof.errors import printable
 from ringproof.launch.small.draft import Change
 from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.saying import numbers
 from ringproof.rehearsal.verdict.errors_picture import errors_pictures
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.pictures import PLOT, picture, plots
@@ -70,13 +70,6 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} {UNITS[-1]}"
-
-
-def numbers(ranks: Sequence[int]) -> str:
-    """Return ranks in words, such as ``0-3, 8``."""
-    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
-    ends = [(members[0][1], members[-1][1]) for members in (list(run) for _, run in runs)]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)
 
 
 def shrunk(changes: Sequence[Change]) -> str:
