@@ -94,17 +94,6 @@ def test_the_router_s_loss_of_0_8_is_scaled_by_cp(tmp_path: Path) -> None:
     assert first_norm(rehearsed(tmp_path / "mended", *launch))[1] < 0.02
 
 
-def test_tokens_are_rounded_down_with_losses_per_token(tmp_path: Path) -> None:
-    """0.9.1 divides the tokens of each microbatch by CP without remainder."""
-    per_token = "++engine.override_transformer_config.calculate_per_token_loss=True"
-    result = rehearsed(
-        tmp_path, per_token, "engine.context_parallel_size=4", "data.max_token_len_per_gpu=256",
-        ranks=4,
-    )  # fmt: skip
-    loss, norm = first_norm(result)
-    assert not result.passed and loss < 2e-6 and 1e-3 < norm < 3e-2
-
-
 def test_levels_whose_groups_verl_does_not_build_are_named(tmp_path: Path) -> None:
     levels = "++engine.override_transformer_config.cp_comm_type=a2a+p2p"
     main = rehearsed(tmp_path, levels, "engine.context_parallel_size=4", ranks=4).main

@@ -148,6 +148,14 @@ def test_an_old_defect_that_is_planted_back_differs(matrix: VerlMatrix) -> None:
 
 
 @pytest.mark.slow
+def test_tokens_that_cp_does_not_divide_are_lost(matrix: VerlMatrix) -> None:
+    """0.9.1 divides the tokens of each microbatch by CP without remainder."""
+    status, norm = status_of(matrix, "verl-sft-cp4-per-token")
+    assert status is Status.DIFFERS and norm is not None and 1e-3 < norm < 3e-2
+    assert status_of(matrix, "verl-sft-cp4-per-token", "count_every_token")[0] is Status.AGREES
+
+
+@pytest.mark.slow
 def test_the_models_of_ppo_agree_and_a_wrong_path_is_named(matrix: VerlMatrix) -> None:
     for name in ("verl-ppo-cp2-kl", "verl-critic-cp2", "verl-reference-cp2"):
         assert status_of(matrix, name)[0] is Status.AGREES, name

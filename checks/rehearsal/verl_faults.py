@@ -1,4 +1,7 @@
-"""Defects that verl had before its change 4250, planted into every rank of a later version."""
+"""What is changed in verl in every rank of a run: defects of old versions, and cures of new ones.
+
+The defects are those before verl's change 4250.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,17 @@ def roll_on_each_rank() -> None:
         return (torch.roll(rows, -1, 1), *rest) if need_roll else (rows, *rest)
 
     forward.preprocess_thd_engine = rolled
+
+
+def count_every_token() -> None:
+    """Give the tokens that CP does not divide to the first ranks of the CP group."""
+    own = engine.MegatronEngineWithLMHead.postprocess_micro_batch_func
+
+    def counted(self: Any, output: Any, data: Any, *arguments: Any, **named: Any) -> Any:
+        loss, _, *rest = own(self, output, data, *arguments, **named)
+        ranks = parallel_state.get_context_parallel_world_size()
+        share, more = divmod(int(self._routed_num_tokens(data)), ranks)
+        share += parallel_state.get_context_parallel_rank() < more
+        return loss, torch.tensor(share, dtype=torch.int), *rest
+
+    engine.MegatronEngineWithLMHead.postprocess_micro_batch_func = counted

@@ -95,9 +95,12 @@ def _word(status: Status) -> str:
 
 
 def _origin(origin: str) -> str:
-    """Return a commit by its first ten digits, and another origin as it is."""
-    parts = origin.split(", ")
-    return "`, `".join(map(_one_origin, parts))
+    """Return a commit by its first ten digits, and another origin as it is.
+
+    Where there are several, releases have no hashes.
+    """
+    first, *others = origin.split(", ")
+    return "`, `".join([_one_origin(first), *(one.partition("#")[0] for one in others)])
 
 
 def _one_origin(origin: str) -> str:

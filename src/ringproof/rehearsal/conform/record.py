@@ -75,7 +75,8 @@ class CaseResult:
     """What became of one case.
 
     Attributes:
-        message: Error of upstream, or the difference from the reference; empty where all is well.
+        message: Error of upstream, difference from the reference, or metrics that differ although
+            the training agrees; empty where all is well.
         place: ``FILE:LINE`` upstream of an error.
         symbol: Symbol without a stand-in.
         rank: Rank that failed first; -1 for none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -61,8 +61,12 @@ class VerlMatrix:
         lacking = metrics.lacking(outcome)
         if lacking:
             return CaseResult(case.id, Status.OTHER_PATH, lacking[0])
-        reference = None if outcome.failure is not None else self._reference(case)
-        return judge(case, outcome, reference, self.runs.iterations)
+        if outcome.failure is not None:
+            return judge(case, outcome, None, self.runs.iterations)
+        reference = self._reference(case)
+        found = judge(case, outcome, reference, self.runs.iterations)
+        told = metrics.differing(outcome, reference) if found.status is Status.AGREES else ()
+        return replace(found, message=" ".join(told) or found.message)
 
     def _reference(self, case: Case) -> Outcome:
         key = (case.model, case.data, case.both)

@@ -70,7 +70,7 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
     ]
     releases = choose_releases(base.megatron, request.bridge, vanilla=launches[0].vanilla, **source)
     if releases.said:
-        progress("open", f"runs {releases.said}")
+        progress("releases", f"runs {releases.said}")
     upstream = open_upstream(releases.megatron, base.engine, **source, option="--upstream")
     make_folder(base.folder, field="--out")
     variants = []
