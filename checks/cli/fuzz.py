@@ -16,7 +16,7 @@ import random
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +134,18 @@ def fed(pipe: Path) -> Iterator[None]:
         writer.join()
 
 
-def complaint(words: list[str]) -> str:
-    """What is wrong with a run; empty if nothing is."""
+def complaint(words: list[str], more: Callable[[Path], None] = lambda _: None) -> str:
+    """What is wrong with a run; empty if nothing is.
+
+    Args:
+        more: Function that puts more files into the folder of the run.
+    """
     with contextlib.ExitStack() as stack:
         top = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringproof-fuzz-"))
         folder = Path(top) / "here"
         folder.mkdir()
         prepare(folder)
+        more(folder)
         stack.enter_context(fed(folder / "fifo"))
         before = {path.name for path in folder.iterdir()}
         process = multiprocessing.get_context("fork").Process(

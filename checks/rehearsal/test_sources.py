@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from checks.anchors.wheelhouse import make_wheel
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.runs import upstreams
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_engine, open_megatron
 from ringproof.upstream.releases import sha256_of
@@ -27,6 +29,39 @@ def test_a_wheel_of_megatron_is_taken(wheel: str, tmp_path: Path) -> None:
     root, name = open_megatron(wheel, cache=tmp_path / "cache")
     assert (root / "megatron" / "core" / "__init__.py").is_file()
     assert name.startswith("wheel:megatron_core-1")
+
+
+def _archive(folder: Path, *names: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "megatron_core-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("megatron/core/__init__.py", *names):
+            archive.writestr(name, "x" * 100)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["above", "both", "long", "damaged", "large"])
+def test_a_wheel_that_cannot_be_unpacked_is_one_line(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of it is written, neither outside of the cache nor in it."""
+    outside = tmp_path / "outside"
+    names = {
+        "above": ("megatron/../../../outside/file.py",),
+        "both": ("megatron/a", "megatron/a/b"),
+        "long": (f"megatron/{'a' * 300}",),
+    }
+    wheel = _archive(tmp_path / "given", *names.get(kind, ()))
+    if kind == "damaged":
+        data = bytearray(wheel.read_bytes())
+        data[:4] = b"none"
+        wheel.write_bytes(data)
+    if kind == "large":
+        monkeypatch.setattr(upstreams, "MOST_UNPACKED_BYTES", 99)
+    with one_line(r"cannot be unpacked \(.*\); "):
+        open_megatron(str(wheel), cache=tmp_path / "cache")
+    assert not outside.exists()
+    assert list((tmp_path / "cache" / "trees").iterdir()) == []
 
 
 def test_a_wheel_named_for_the_wrong_option_does_not_spoil_the_cache(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,12 @@ MAX_FILE_BYTES = 16_000_000
 """Maximum size of a source file."""
 PICTURES = (".gif", ".ico", ".jpeg", ".jpg", ".mp4", ".pdf", ".png", ".webm", ".webp")
 """Ends of names of files that no command reads. They are neither fetched nor unpacked."""
+
+
+_UNREADABLE = (
+    zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, zlib.error, struct.error,
+)  # fmt: skip
+"""What the standard library raises for damaged archives; a RuntimeError for what it cannot do."""
 
 
 class UpstreamError(Exception):
@@ -84,7 +91,7 @@ class WheelTree(UpstreamTree):
     def __init__(self, wheel: Path, origin: str, sha256: str) -> None:
         try:
             self._zip = zipfile.ZipFile(wheel)
-        except (zipfile.BadZipFile, OSError) as error:
+        except _UNREADABLE as error:
             raise UpstreamError(f"{wheel.name} is not a readable wheel: {error}") from error
         self.origin = f"{origin}#sha256={sha256}"
 
@@ -101,7 +108,7 @@ class WheelTree(UpstreamTree):
             )
         try:
             return self._zip.read(entry)  # no more than the size above
-        except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, zlib.error) as error:
+        except _UNREADABLE as error:
             raise UpstreamError(f"{path}: cannot be read from the wheel: {error}") from error
 
     def _paths(self) -> Iterator[str]:

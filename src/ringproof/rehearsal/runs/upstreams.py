@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
@@ -59,6 +59,8 @@ class _Lack:
         return not (root / self.path).exists() and module.is_file() and word in module.read_text()
 
 
+MOST_UNPACKED_BYTES = 2 << 30
+"""Limit of what is unpacked of one version; the largest that cards name has 62 MB."""
 LACKING = (
     _Lack(
         PROGRAM,
@@ -247,30 +249,45 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     make_folder(target.parent, field="--cache")
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
     try:
-        for path in tree.paths():
-            if path.lower().endswith(("/", *PICTURES)):
-                continue
-            if "/" not in path or path.startswith(parts):
-                file = draft / path
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(tree.read(path))
+        _write(tree, parts, draft)
         draft.rename(target)
-    except OSError:
+    except UpstreamError as error:
+        sentence = f"{shown(tree.origin)} cannot be unpacked ({error}); download it again"
+        raise InputError("upstream", sentence) from error
+    except OSError as error:
         if not target.is_dir():  # another process may have been faster
-            raise
+            why = f"{shown(tree.origin)} cannot be unpacked ({error.strerror})"
+            remedy = f"see whether {shown(cache)} has room, or take another version"
+            raise InputError("upstream", f"{why}; {remedy}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
 
 
+def _write(tree: UpstreamTree, parts: tuple[str, ...], folder: Path) -> None:
+    """Write the files of a tree, each after its name was checked, up to a size of all."""
+    left = MOST_UNPACKED_BYTES
+    for path in tree.paths():
+        if path.lower().endswith(("/", *PICTURES)):
+            continue
+        if "/" not in path or path.startswith(parts):
+            data = tree.read(path)
+            left -= len(data)
+            if left < 0:
+                raise UpstreamError(f"it has more than {MOST_UNPACKED_BYTES:,} bytes")
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+
 def _engine_version(root: Path) -> str:
     """The version that a wheel's metadata or a checkout's build file gives."""
-    for folder in sorted(root.glob("transformer_engine-*.dist-info")):
-        return importlib.metadata.Distribution.at(folder).version
     file = root / "build_tools" / "VERSION.txt"
     try:
+        for folder in sorted(root.glob("transformer_engine-*.dist-info")):
+            return str(Version(importlib.metadata.Distribution.at(folder).version))
         return str(Version(file.read_text().strip()))
-    except (OSError, InvalidVersion):
+    except (OSError, ValueError, TypeError, KeyError):
         sentence = (
             f"{shown(root)} has no build_tools/VERSION.txt; name a wheel or a checkout's root"
         )
