@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from checks.anchors.texts import TextTree
 from checks.fences.trees import CODE, checkout, fence, findings, statuses
+from checks.running import run_here
 from ringproof.anchors.fences import check_documents, mended
 from ringproof.cli.fences import check_fences
 from ringproof.cli.reporting import Outputs
@@ -71,6 +72,9 @@ def test_all_exact_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[
     (root / SKILL).write_text(MOVED)
     assert check_fences(root, {}, fix=False, outputs=Outputs()) == 1
     assert f"{SKILL}:1: RF201 src/a.py:13-14: moved to 3-4" in capsys.readouterr().out
+    for more, code in (([], 1), (["--exit-zero"], 0)):
+        done = run_here(root, ["fences", ".", *more])
+        assert done.returncode == code and "moved to 3-4" in done.stdout, done.stderr
 
 
 def test_the_same_skill_counts_once_however_it_is_reached(tmp_path: Path) -> None:

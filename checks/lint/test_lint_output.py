@@ -33,6 +33,7 @@ def test_text_and_exit_codes(tmp_path: Path) -> None:
     assert code == 1
     assert re.search(r"SKILL\.md:8: RP301 this does not parse", text)
     assert "1 skills, 1 files: 2 errors, 0 warnings" in text
+    assert run(make_skill(tmp_path, BODY), "--exit-zero")[0] == 0
     assert run(make_skill(tmp_path, BODY), "--ignore", "RP")[0] == 0
     (tmp_path / "empty").mkdir()
     refused = run(tmp_path / "empty")[2]

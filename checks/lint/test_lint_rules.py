@@ -166,7 +166,8 @@ HEADS = {
         ],
         [HEAD, HEAD.replace("\n", "\r\n")],
     ),
-    "RP102": ([HEAD.replace("---\nname", "---\nwhen_to_use: x\nname")], [HEAD]),
+    "RP102": ([HEAD.replace("---\nname", "---\naudience: x\nname")], [HEAD]),
+    "RP108": ([HEAD.replace("---\nname", "---\nwhen_to_use: x\nname")], [HEAD]),
     "RP103": (
         [HEAD.replace("{name}", wrong, 1) for wrong in ("two", "One", "-one", "a--b", "12", "a b")],
         [HEAD.replace("{name}", "'{name}'", 1)],

@@ -14,7 +14,7 @@ from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
 from ringproof.lint import spec
 
 NEEDS_SKILLS_REF = pytest.mark.skipif(not spec.has_skills_ref(), reason="skills-ref: Python 3.11")
-OURS = ("RP101", "RP102", "RP103", "RP104", "RP105", "RP203")
+OURS = ("RP101", "RP102", "RP103", "RP104", "RP105", "RP108", "RP203")
 FLOW = HEAD.replace("---\nname", '---\nmetadata: {a: "1"}\nname')
 
 

@@ -41,6 +41,7 @@ class FencesCommand(Outputs, UpstreamOptions):
         argument=True,
     )
     fix: bool = option(False, "Correct the line numbers of code that has moved.")
+    exit_zero: bool = option(False, "Exit with 0 also where mentions are not exact.")
 
 
 @command_of(FencesCommand)
@@ -53,7 +54,8 @@ def fences(options: FencesCommand) -> None:
     """
     specs = parse_overrides(options.upstream)
     roots = _open_roots(options.path, specs, given_submodules(specs), **options.source)
-    raise typer.Exit(check_fences(options.path, roots, fix=options.fix, outputs=options))
+    code = check_fences(options.path, roots, fix=options.fix, outputs=options)
+    raise typer.Exit(0 if options.exit_zero else code)
 
 
 def check_fences(

@@ -30,6 +30,7 @@ class LintCommand(Outputs):
     config: Path | None = option(
         None, "File with a table [tool.ringproof.lint]. [default: ./pyproject.toml]", metavar="FILE"
     )
+    exit_zero: bool = option(False, "Exit with 0 also where there are findings.")
     no_silence: bool = option(False, "Report also what comments in the text silence.")
 
 
@@ -37,14 +38,14 @@ class LintCommand(Outputs):
 def lint(context: typer.Context, options: LintCommand) -> None:
     """Check agent skills: the specification, references, sizes, commands, safety.
 
-    Nothing is executed. Exit code 1: there are findings; 2: no skill was found there.
+    Nothing is executed. Exit code 1: there are errors or warnings; 2: no skill was found there.
     Example: ringproof lint skills
     """
     rules = _rules(options.config, options.select, options.ignore)
     program = context.find_root().command
     report = run_rules(options.paths, rules, program, obey_silences=not options.no_silence)
     options.publish(report, as_json(report))
-    if report.findings:
+    if report.failed and not options.exit_zero:
         raise typer.Exit(1)
 
 

@@ -14,6 +14,7 @@ RULES: tuple[Rule, ...] = (
     Rule("RP105", "field-type", "error", "An optional field has the wrong type or length."),
     Rule("RP106", "skills-ref", "error", "skills-ref refuses what the rules above accept."),
     Rule("RP107", "file-name", "error", "The skill's file is not spelled SKILL.md."),
+    Rule("RP108", "agent-key", "warning", "The frontmatter has a key that only some agents know."),
     Rule("RP201", "broken-reference", "error", "A relative reference leads nowhere."),
     Rule("RP202", "unreferenced-file", "warning", "No text of the skill leads to a file in it."),
     Rule("RP203", "long-description", "error", "The description is longer than 1,024 characters."),

@@ -1,4 +1,4 @@
-"""RP101 to RP107: the specification; RP203 to RP207: sizes, and skills too alike; RP210: the card.
+"""RP101 to RP108: the specification; RP203 to RP207: sizes, and skills too alike; RP210: the card.
 
 Our own checks are complete, so that Python 3.10 and installations without skills-ref (it needs
 3.11) say the same. They also say at which line, which skills-ref does not, and judge fields that it
@@ -25,6 +25,11 @@ from ringproof.lint.skill import MAIN, Skill, shown_path
 MAX_NAME = 64
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
+AGENT_KEYS = (
+    "agent", "argument-hint", "context", "disable-model-invocation", "hooks", "model",
+    "user-invocable", "when_to_use",
+)  # fmt: skip
+"""Keys outside the specification that Claude Code reads, and that others leave alone."""
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 
 
@@ -47,7 +52,10 @@ def _own(skill: Skill) -> Iterator[Finding]:
         yield skill.main.finding("RP101", head.problem_line, f"frontmatter: {head.problem}")
         return
     for key in head.data:
-        if key not in KEYS:
+        if key in AGENT_KEYS:
+            message = f"key {key!r} is read by some agents only; say it in the description, too"
+            yield skill.of_key("RP108", key, message)
+        elif key not in KEYS:
             message = f"unknown key {showable(key, 60)!r}; put it under metadata, or into the body"
             yield skill.of_key("RP102", key, message)
     for problem in _name_problems(skill):
