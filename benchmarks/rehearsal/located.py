@@ -4,7 +4,7 @@ Each program is compared with the one that ``rehearse`` would take. Where that h
 upstream's own, or no context parallelism is in play, it is the same program without the planted
 defect. Launches without a defect, of which none may be named, are those of ``ringproof conform``.
 
-    python -m benchmarks.rehearsal.located planted|agreeing --dev GIT --release SPEC --json FILE
+    python -m benchmarks.rehearsal.located planted|kinds|agreeing --dev SPEC --json FILE
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.records import write_record
 from checks.faults import engine, programs
+from checks.faults.kinds import KINDS
 from checks.faults.trials import FAULTS, TOLERANCE
 from ringproof.cache import default_cache
 from ringproof.launch.flags import Flags
@@ -127,6 +128,13 @@ def planted(dev: Upstream, release: Upstream) -> Iterator[Pair]:
         )
 
 
+def kinds(dev: Upstream) -> Iterator[Pair]:
+    """Yield programs with defects of other kinds: several at once, in one layer, in the data."""
+    for kind in KINDS:
+        made = programs.program(dev, kind.training, kind.functions)
+        yield Pair(kind.name, kind.training, made, without_context(replace(made, faults=())))
+
+
 def agreeing(dev: Upstream, folder: Path) -> Iterator[Pair]:
     """Yield the cases of ``ringproof conform``, in which no defect is planted."""
     folder.mkdir(exist_ok=True)
@@ -143,6 +151,7 @@ class Locating:
 
     def __init__(self, servers: Servers, folder: Path, seconds: float) -> None:
         self._servers, self._folder, self._seconds = servers, folder, seconds
+        self._before: Outcome | None = None
         self._clean: dict[tuple[Upstream, tuple[str, ...], int], Outcome] = {}
 
     def run(self, program: Program, folder: Path) -> Outcome:
@@ -155,7 +164,7 @@ class Locating:
         Returns:
             The negative index of an evaluation; ``None`` where nothing differs.
         """
-        made = self.run(pair.program, self._folder / "run")
+        made = self._before = self.run(pair.program, self._folder / "run")
         key = (pair.reference.upstream, pair.reference.arguments, pair.reference.ranks)
         if key not in self._clean:
             self._clean[key] = self.run(pair.reference, self._folder / "reference")
@@ -181,7 +190,8 @@ class Locating:
         return clean_row(pair, self._locate(pair, STEPS), time.monotonic() - started)
 
     def _locate(self, pair: Pair, step: int) -> WrongPlace:
-        return locate(self.run, pair.program, pair.reference, step, self._folder / "trace")
+        folder, before = self._folder / "trace", self._before
+        return locate(self.run, pair.program, pair.reference, step, folder, before=before)
 
 
 def clean_row(pair: Pair, found: WrongPlace, seconds: float) -> dict[str, Any]:
@@ -206,8 +216,7 @@ def row_of(
 ) -> dict[str, Any]:
     """Return what was named beside what was planted."""
     one = found.culprit if found else None
-    name = pair.name.removesuffix("@release")
-    phase, module = PLANTED.get(name, ("", ""))
+    phase, module = expected(pair.name)
     row = {
         "name": pair.name,
         "megatron": pair.program.upstream.megatron_name,
@@ -224,18 +233,24 @@ def row_of(
     return row | {"verdict": judged(row, module)}
 
 
+def expected(name: str) -> tuple[str, str]:
+    """Return the phase and the module in which a defect is planted."""
+    others = {kind.name: (kind.phase, kind.module) for kind in KINDS}
+    return others[name] if name in others else PLANTED[name.removesuffix("@release")]
+
+
 def judged(row: Mapping[str, Any], module: str) -> str:
-    """Return ``exact``, ``near`` (only phase or module), ``other`` or ``none``."""
+    """Return ``exact``, ``near`` (phase or module alone), ``other`` or ``none``.
+
+    Args:
+        module: In which the defect is planted, as a regular expression.
+    """
     if not row["phase"]:
         return "none"
     right = bool(re.fullmatch(module, row["module"]))
-    if row["phase"] == row["planted"] and right:
-        return "exact"
-    return (
-        "near"
-        if (right and module not in ("", ".*")) or row["phase"] == row["planted"]
-        else "other"
-    )
+    if row["phase"] == row["planted"]:
+        return "exact" if right else "near"
+    return "near" if right and module not in ("", ".*") else "other"
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -253,7 +268,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="names of defects")
     parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--timeout", type=float, default=180.0, help="longest time of a program")
-    parser.add_argument("what", choices=("planted", "agreeing"))
+    parser.add_argument("what", choices=("planted", "kinds", "agreeing"))
     given = parser.parse_args()
     cache = default_cache()
     dev, release = (open_upstream(at, given.te, cache=cache) for at in (given.dev, given.release))
@@ -262,7 +277,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, Servers(Path(name), path=ROOT) as servers:
         locating = Locating(servers, Path(name), given.timeout)
         clean = given.what == "agreeing"
-        pairs = list(agreeing(dev, Path(name) / "cases") if clean else planted(dev, release))
+        pairs = list(
+            agreeing(dev, Path(name) / "cases") if clean
+            else kinds(dev) if given.what == "kinds" else planted(dev, release)
+        )  # fmt: skip
         for pair in pairs:
             wanted = pair.name in given.only if given.only else True
             if not wanted or (pair.name in rows and not given.again):

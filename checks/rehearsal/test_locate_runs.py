@@ -9,10 +9,11 @@ from unittest import mock
 
 import pytest
 
-from ringproof.rehearsal.locate import locating
+from ringproof.rehearsal.locate import locating, saying
 from ringproof.rehearsal.locate.reading import RunTrace
+from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
-from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.protocol.reports import Failure, Iteration, RankReport
 from ringproof.rehearsal.protocol.trace import MOST_BYTES
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
@@ -65,11 +66,12 @@ def test_a_rank_that_wrote_no_trace_is_a_reason(tmp_path: Path) -> None:
 def test_files_are_removed_as_soon_as_they_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     ends = running(folder, None, None, None)
+    place = WrongPlace(None, "found")
     with (
         mock.patch.object(locating, "read_run", return_value=RunTrace(())),
-        mock.patch.object(locating, "located", return_value="found") as last,
+        mock.patch.object(locating, "located", return_value=place) as last,
     ):
-        assert locating.locate(ends, PROGRAM, PROGRAM, 1, folder) == "found"
+        assert locating.locate(ends, PROGRAM, PROGRAM, 1, folder) == place
     assert last.call_count == 1
 
 
@@ -85,3 +87,34 @@ def test_all_runs_together_write_less_than_their_limit(tmp_path: Path) -> None:
     with mock.patch.object(locating, "read_run", return_value=RunTrace(())):
         locating.locate(run, wide, replace(PROGRAM, ranks=16), 1, folder)
     assert len(written) == 3 and 1e9 < sum(written) <= MOST_BYTES
+
+
+def logged(loss: float, norm: float = 1.0) -> Outcome:
+    steps = (Iteration(1, {"lm loss": loss}, norm, 0.1),)
+    return Outcome((RankReport(0, None, steps),), None, 0.0, 0, Path("logs"))
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (logged(5.0), ""),
+        (logged(5.000001), ""),
+        (logged(5.001), "the loss of step 1 was 5 and then 5.001"),
+        (logged(5.0, 1.5), "the gradient norm of step 1 was 1 and then 1.5"),
+    ],
+)
+def test_a_run_that_does_not_repeat_itself_is_a_race(
+    tmp_path: Path, second: Outcome, said: str
+) -> None:
+    runs = iter((second, logged(5.0), logged(5.0)))
+    with (
+        mock.patch.object(locating, "read_run", return_value=RunTrace(())),
+        mock.patch.object(locating, "located", return_value=WrongPlace(None, "all agree")),
+    ):
+        found = locating.locate(
+            lambda *_: next(runs), PROGRAM, PROGRAM, 1, tmp_path, before=logged(5.0)
+        )
+    assert found.unstable == said
+    sentence = saying.sentence(found)
+    assert sentence.endswith("not located: all agree")
+    assert sentence.startswith("a race or chance is at work") is bool(said)

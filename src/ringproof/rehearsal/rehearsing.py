@@ -285,7 +285,8 @@ class _Runs:
         step = min(2, self._request.iterations) if first is None else first.moment
         kept = keeps and keeps / folder.name
         pair = ((upstream, variant.small), (upstream, variant.reference))
-        found = self.located(*pair, step, folder / "trace", kept)
+        before = variant.outcome
+        found = self.located(*pair, step, folder / "trace", kept, before=before)
         shows = looks or (self._request.locates and found and found.culprit is not None)
         return dataclasses.replace(variant, located=found if shows else None, traces=kept)
 
@@ -310,7 +311,7 @@ class _Runs:
     def located(
         self, run: tuple[Upstream, SmallProgram | None],
         reference: tuple[Upstream, SmallProgram | None],
-        step: int, folder: Path, kept: Path | None = None,
+        step: int, folder: Path, kept: Path | None = None, *, before: Outcome | None = None,
     ) -> WrongPlace | None:  # fmt: skip
         """Run two programs again with traces, and find the first wrong tensor of the first one.
 
@@ -318,6 +319,7 @@ class _Runs:
             step: Training step, or the negative index of an evaluation.
             folder: Where traces are until they are read.
             kept: Where they stay; ``None`` for nowhere.
+            before: The first program's run without traces.
         """
         programs = [self._program(at, small) for at, small in (run, reference) if small]
         if len(programs) < 2:
@@ -334,7 +336,7 @@ class _Runs:
                 progress=lambda line: self._progress(phase, line),
             )
 
-        return locate(start, programs[0], programs[1], step, folder, kept)
+        return locate(start, programs[0], programs[1], step, folder, kept, before=before)
 
     def _program(self, upstream: Upstream, small: SmallProgram) -> Program:
         return Program(

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ringproof.rehearsal.locate.comparing import EXPERTS, Runs, TraceComparison
+from ringproof.rehearsal.locate.comparing import EXPERTS, FLOOR, Runs, TraceComparison
 from ringproof.rehearsal.locate.gradients import (
+    EPSILON,
     loss_scales,
     wrong_gradients,
     wrong_norm,
@@ -50,7 +51,7 @@ class Told:
 
 def locate(
     run: Run, program: Program, reference: Program, step: int, folder: Path,
-    kept: Path | None = None,
+    kept: Path | None = None, *, before: Outcome | None = None,
 ) -> WrongPlace:  # fmt: skip
     """Find the first tensor of a program that its reference does not have.
 
@@ -61,6 +62,7 @@ def locate(
             evaluation.
         folder: Where traces are kept until this function ends.
         kept: Where they stay, in a folder for each run; ``None`` for nowhere.
+        before: The run without traces, which one that is repeatable repeats.
     """
     steps = (step,) if step < 0 else tuple(range(max(1, step - 1), step + 1))
     try:
@@ -83,7 +85,8 @@ def locate(
                 return WrongPlace(None, why + (f": {failure.message}" if failure else ""), steps)
             records.append(record)
             outcomes.append(outcome)
-        return located(records[0], records[1], records[2], steps, _told(program, outcomes))
+        found = located(records[0], records[1], records[2], steps, _told(program, outcomes))
+        return replace(found, unstable=_unstable(before, outcomes[0]))
     except Exception as error:
         # The verdict on the run does not depend on this search, and must not be lost with it.
         said = f": {error}" if str(error) else ""
@@ -105,6 +108,22 @@ def _read(program: Program, folder: Path, kept: Path | None, *, partly: bool) ->
         return read_run(folder, program.ranks, partly=partly)
     keep(folder, kept)
     return read_run(kept, program.ranks)
+
+
+def _unstable(before: Outcome | None, traced: Outcome | Failure) -> str:
+    """Say how two runs of one program differ; empty where they do not."""
+    if before is None or isinstance(traced, Failure):
+        return ""
+    first, second = (
+        {(step, "loss"): next(iter(one.losses[step].values())) for step in one.losses}
+        | {(step, "gradient norm"): norm for step, norm in one.grad_norms.items()}
+        for one in (before, traced)
+    )
+    for step, name in sorted(first.keys() & second.keys()):
+        both = first[step, name], second[step, name]
+        if not abs(both[0] - both[1]) <= FLOOR * EPSILON * abs(both[0]) and both[0] == both[0]:
+            return f"the {name} of step {step} was {both[0]:.9g} and then {both[1]:.9g}"
+    return ""
 
 
 def _told(program: Program, outcomes: Sequence[Outcome | Failure]) -> Told:

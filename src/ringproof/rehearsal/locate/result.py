@@ -116,6 +116,7 @@ class WrongPlace:
         compared: Number of tensors that were compared up to the culprit.
         left_out: What was not compared, and why, each with the number of tensors.
         errors: Of every module in the step of the culprit; ``None`` without one.
+        unstable: How two runs of the launch differ, as with a race; empty where they do not.
     """
 
     culprit: Culprit | None
@@ -124,3 +125,4 @@ class WrongPlace:
     compared: int = 0
     left_out: tuple[tuple[str, int], ...] = ()
     errors: ErrorMap | None = None
+    unstable: str = ""

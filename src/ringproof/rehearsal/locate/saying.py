@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 
@@ -20,6 +21,11 @@ SOURCES: Mapping[str, str] = MappingProxyType({
 def sentence(location: WrongPlace) -> str:
     """Say what is wrong first, or why that is not known."""
     found = location.culprit
+    if location.unstable:
+        race = (
+            f"a race or chance is at work, since two runs of the launch differ: {location.unstable}"
+        )
+        return f"{race}; in the second run, {sentence(replace(location, unstable=''))}"
     if found is None:
         return f"not located: {location.reason}"
     what = SOURCES.get(found.phase) or _subject(found)
