@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ringproof.rehearsal.own.report import combined, layout_of, reported
 from ringproof.rehearsal.protocol.reports import Iteration, RankReport
 from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.rehearsal.verdict.variant import Variant
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
@@ -104,7 +106,9 @@ def _launch(path: Path, text: str) -> Launch:
         ("import megatron.core\n", True),
         ("from megatron.training import pretrain\nimport megatron.core\n", False),
         ("from megatron import core, training\n", False),
-        ("from megatron.bridge.recipes import x\n", False),
+        ("from megatron.training.global_vars import set_args\nimport megatron.core\n", True),
+        ("from megatron.training.initialize import x\nimport megatron.core\n", False),
+        ("from megatron.bridge.recipes import x\nimport megatron.core\n", False),
         ("import torch\n", False),
         ("def (", False),
     ],
@@ -135,6 +139,20 @@ def _outcome(*rows: dict[str, object], levels: tuple[int, ...] = (), tensor: int
     step = Iteration(1, {}, None, 0.1)
     ranks = (RankReport(rank, None, (step,), results=one) for rank, one in enumerate(told))
     return Outcome(tuple(ranks), None, 1.0, 0, Path("logs"))
+
+
+def test_norms_decide_alone_where_no_model_got_labels() -> None:
+    rows = [{"sums": {}, "norm": norm, "of_all": True} for norm in (2.0, 2.0)]
+    other = [{**row, "norm": 2.1} for row in rows]
+    run, same, different = (combined(_outcome(*rows)) for rows in (rows, rows, other))
+    assert run.losses == {} and run.grad_norms == {1: 2.0}
+    agreed = compare(run, same, "float32", by_norms=True)
+    assert agreed.agrees and "no loss was compared" in agreed.reason
+    assert compare(run, same, "float32").agrees is False
+    parted = compare(run, different, "float32", by_norms=True)
+    assert parted.agrees is False and "grad norm differs first in step 1" in parted.reason
+    empty = dataclasses.replace(run, ranks=run.ranks[1:])
+    assert compare(run, empty, "float32", by_norms=True).agrees is False
 
 
 def test_losses_are_those_of_all_tokens_and_norms_those_of_one_copy() -> None:

@@ -18,7 +18,6 @@ from ringproof.launch.small.shrink import SmallProgram
 from ringproof.parsing import parsed_python
 from ringproof.rehearsal.locate.factors import named
 from ringproof.rehearsal.own.report import (
-    OF_LABELS,
     STEPS,
     WITHOUT_CP,
     AskedLayout,
@@ -46,16 +45,20 @@ from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
 RANKS = Path(__file__).parent / "ranks"
 PRELOAD = str(RANKS / "preload.py")
 HOOK = "ringproof.rehearsal.own.ranks.hooks:install"
-FRAMEWORKS = ("megatron.training", "megatron.bridge", "megatron.post_training")
+LOOP = "megatron.training"
+OF_LOOPS = (
+    *(f"{LOOP}.{name}" for name in ("pretrain", "training", "initialize", "arguments", "get_args")),
+    "megatron.training.global_vars.get_args",
+    "megatron.bridge",
+    "megatron.post_training",
+)
+"""Names of Megatron's own training loop and of its command line, and of Megatron-Bridge."""
 CP_OPTION = re.compile(r"--(context[-_]parallel([-_]size)?|cp([-_]size)?)(=.*)?")
 DIFFERENT = 1e-4  # relative; what agrees in float32 differs by less than a hundredth of that
 MAX_BYTES = 4 << 20
 NOTE = (
     "It is a program on megatron-core's library without Megatron's command line, so it ran as it "
     "is and was not shrunk."
-)
-NO_LABELS = (
-    "No model got labels, so the losses that the program's own function reports were compared."
 )
 UNKNOWN = RequestedPath(False, 1, ("p2p",), ())
 
@@ -74,8 +77,8 @@ def is_own_program(launch: Launch) -> bool:
     except (InputError, ValueError):
         return False
     names = tuple(_imported(tree))
-    frameworks = any(name.startswith(FRAMEWORKS) for name in names)
-    return not frameworks and any(name.startswith("megatron.core") for name in names)
+    loops = any(name == LOOP or name.startswith(OF_LOOPS) for name in names)
+    return not loops and any(name.startswith("megatron.core") for name in names)
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
@@ -83,7 +86,6 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -184,7 +186,8 @@ class _OwnRuns:
             said = refusal_of(expected.failure, expected.ranks).message
             agreement = Agreement(False, f"The program with CP 1 did not run: {said}")
         else:
-            agreement = compare(variant.outcome, expected, variant.dtype)
+            by_norms = not (variant.outcome.losses or expected.losses)
+            agreement = compare(variant.outcome, expected, variant.dtype, by_norms=by_norms)
             meant = _factor(agreement, layout)
             agreement = dataclasses.replace(agreement, reason=f"{agreement.reason}{meant}")
         told = tuple(_differing(variant.outcome, expected)) if agreement.agrees else ()
@@ -275,9 +278,6 @@ def _with_cp_1(
 
 def _differing(outcome: Outcome, reference: Outcome) -> Iterator[str]:
     """Yield what the program itself reports and CP changes, where the training is the same."""
-    if not any(OF_LABELS in losses for losses in outcome.losses.values()):
-        yield NO_LABELS
-        return
     told = set[str]()
     both = zip(reported(outcome), reported(reference), strict=False)
     for step, (mine, other) in enumerate(both, 1):

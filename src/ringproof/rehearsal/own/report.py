@@ -69,7 +69,9 @@ def combined(outcome: Outcome) -> Outcome:
     copies = len(outcome.ranks) / shards
     first = outcome.ranks[0]
     iterations = tuple(
-        dataclasses.replace(iteration, losses=_losses(rows), grad_norm=_norm(rows, copies))
+        dataclasses.replace(
+            iteration, losses=_losses(_chosen(rows, OF_LABELS)), grad_norm=_norm(rows, copies)
+        )
         for iteration, rows in zip(first.iterations, zip(*steps, strict=False), strict=False)
     )
     others = outcome.ranks[1:]
@@ -84,27 +86,25 @@ def _silent(report: RankReport) -> Iterator[Any]:
 
 
 def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Losses of a step; those that the program reports only where the model returned none."""
+    """Losses of a step by name."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in rows:
         for name, (value, count) in row["sums"].items():
             sums[name][0] += value
             sums[name][1] += count
-    found = {name: value / count for name, (value, count) in sums.items() if count}
-    return {OF_LABELS: found[OF_LABELS]} if OF_LABELS in found else found
+    return {name: value / count for name, (value, count) in sums.items() if count}
 
 
 def reported(outcome: Outcome) -> list[dict[str, float]]:
     """Return for each step what the program's own loss function reported, averaged over ranks."""
     steps = [_told(report).get("steps", []) for report in outcome.ranks]
-    found = []
-    for rows in zip(*steps, strict=False):
-        of_program = [
-            {"sums": {k: v for k, v in row["sums"].items() if k.startswith(REPORTED)}}
-            for row in rows
-        ]
-        found.append(_losses(of_program))
-    return found
+    return [_losses(_chosen(rows, REPORTED)) for rows in zip(*steps, strict=False)]
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]], start: str) -> list[Mapping[str, Any]]:
+    """Rows of ranks with those sums alone whose names begin so."""
+    every = ([(k, v) for k, v in row["sums"].items() if k.startswith(start)] for row in rows)
+    return [{"sums": dict(sums)} for sums in every]
 
 
 def _norm(rows: Sequence[Mapping[str, Any]], copies: float) -> float | None:

@@ -117,7 +117,8 @@ def differences(run: Outcome, reference: Outcome, dtype: str = "float32") -> Ite
     """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
     at, last = TOLERANCES[dtype].at, max(run.losses, default=0)
     nothing: Mapping[str, float] = {}
-    for step in sorted(run.losses.keys() | reference.losses.keys()):
+    steps = run.losses.keys() | reference.losses.keys()
+    for step in sorted(steps or run.grad_norms.keys() | reference.grad_norms.keys()):
         both = run.losses.get(step, nothing), reference.losses.get(step, nothing)
         yield from _named("loss", step, *both, at("loss", step))
         norms = run.grad_norms.get(step), reference.grad_norms.get(step)
@@ -174,13 +175,15 @@ class Agreement:
 
 
 def compare(
-    outcome: Outcome, reference: Outcome, dtype: str, *, evaluated: bool = True
-) -> Agreement:
+    outcome: Outcome, reference: Outcome, dtype: str, *, evaluated: bool = True,
+    by_norms: bool = False,
+) -> Agreement:  # fmt: skip
     """Compare the losses and gradient norms of a run with those of its reference.
 
     Args:
         evaluated: Whether losses of evaluations count. They do not where upstream averages the
             means of microbatches, which depend on how sequences are packed.
+        by_norms: Whether gradient norms decide alone, for programs whose losses are not seen.
 
     Returns:
         No agreement where only one of the two logged a loss of a training step. Gradient norms,
@@ -190,12 +193,14 @@ def compare(
     found = tuple(item for item in every if evaluated or item.iteration)
     compared = tuple(item for item in found if item.complete)
     agreement = Agreement(False, "", compared, TOLERANCES[dtype])
-    first, largest = agreement.first, agreement.largest_loss
+    first = agreement.first
+    largest = agreement.largest_grad_norm if by_norms else agreement.largest_loss
     parted = _parted_tokens(outcome, reference)
     if parted:
         return replace(agreement, reason=parted, other_tokens=True)
     if largest is None:
-        reason = "Neither run has a loss in common with the other, so nothing was compared."
+        what = "gradient norm" if by_norms else "loss"
+        reason = f"Neither run has a {what} in common with the other, so nothing was compared."
         return replace(agreement, reason=reason)
     if first is not None:
         where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
@@ -205,6 +210,8 @@ def compare(
             f"(tolerance {first.tolerance:.2g})."
         )
         return replace(agreement, reason=reason)
+    if by_norms:
+        return _by_norms(agreement, outcome, reference, largest)
     lone = _lone_loss(found, outcome.losses.keys(), reference.losses.keys())
     if lone:
         return replace(agreement, reason=lone)
@@ -213,6 +220,21 @@ def compare(
         f"{len(steps)} steps agree: losses differ by at most {largest.relative:.2g} "
         f"(tolerance {largest.tolerance:.2g}).{'' if evaluated else NOT_EVALUATED}"
         f"{_unpaired(found)}{_uncounted(outcome.tokens.keys(), reference.tokens.keys(), steps)}"
+    )
+    return replace(agreement, agrees=True, reason=reason)
+
+
+def _by_norms(
+    agreement: Agreement, outcome: Outcome, reference: Outcome, largest: Difference
+) -> Agreement:
+    """Return the verdict on two runs without losses, none of whose gradient norms differ."""
+    steps = len(outcome.grad_norms)
+    if outcome.grad_norms.keys() != reference.grad_norms.keys():
+        logged = f"{steps} and {len(reference.grad_norms)} steps"
+        return replace(agreement, reason=f"Not every step was compared: the two took {logged}.")
+    reason = (
+        f"{steps} steps agree: gradient norms differ by at most {largest.relative:.2g} (tolerance "
+        f"{largest.tolerance:.2g}). The models got no labels, so no loss was compared."
     )
     return replace(agreement, agrees=True, reason=reason)
 

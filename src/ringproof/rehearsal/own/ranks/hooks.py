@@ -130,7 +130,7 @@ class _Watch:
             found = run()
             for one in found if not given.arguments.get("forward_only") else ():
                 for name, value in one.items() if isinstance(one, dict) else ():
-                    numbers = torch.as_tensor(value).detach().double().reshape(-1).tolist()
+                    numbers = _numbers(value)
                     if len(numbers) in (1, 2):
                         value, count = (*numbers, 1.0)[:2]
                         self._add(f"{REPORTED}{name}", value, count)
@@ -186,6 +186,14 @@ class _Watch:
         log_step({}, norm)
         if len(self._told["steps"]) == self._limit:
             raise SystemExit(0)  # every rank ends after the same step
+
+
+def _numbers(value: Any) -> list[float]:
+    """The first three numbers of a number, a tensor or a sequence; empty for anything else."""
+    several = value.detach().reshape(-1) if isinstance(value, torch.Tensor) else value
+    listed = several[:3] if isinstance(several, list | tuple | torch.Tensor) else [several]
+    alone = [one for one in listed if not isinstance(one, torch.Tensor) or one.numel() == 1]
+    return [float(one) for one in alone if isinstance(one, int | float | torch.Tensor)]
 
 
 def _classes(kind: Any) -> set[Any]:
