@@ -220,7 +220,7 @@ class ErrorTable:
         self._facts.note_setup(self._setup)
         world = told.world_size or 0
         hangs = hang_findings(list(self._waits.values()), self._index, world, self._facts.busy)
-        found = [*self._findings.values(), *hangs]
+        found = [*hangs, *self._findings.values()]
         if self._noticed and not hangs:
             found.append(self._shared(TIMEOUT, self._noticed))
         if not found and self._exited:

@@ -361,6 +361,8 @@ class LogReader(Scan):
         key, body = said.key, said.body
         found: Sequence[RankError] = ()
         if _BEFORE_FRAMES in body:
+            if key in self._open and self._open[key].open:
+                self._after.add(key)  # the message announces the traceback that it is about
             found = self._close(key)
             if said.opens:
                 self._open[key] = self._opened(said, line)
@@ -441,7 +443,8 @@ class LogReader(Scan):
             event.error, event.message = raised[1], raised[2] or ""
             event.line, event.text = line.number, said.text
             event.time, event.iteration = said.time or event.time, self.iteration
-            one.open = not event.message.strip() or event.message.rstrip().endswith(_LEFT_OPEN)
+            said_more = event.message.rstrip()
+            one.open = raised[2] is not None and (not said_more or said_more.endswith(_LEFT_OPEN))
         elif one.expects_code and said.body[:1].isspace():
             event.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
