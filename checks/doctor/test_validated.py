@@ -12,6 +12,7 @@ from ringproof.doctor.reading import read_settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.stack.pairs import core_of
 from ringproof.upstream.sources import open_tree
 
 RECIPE = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_sft_config"
@@ -32,9 +33,9 @@ def test_what_is_asked_of_bridge():
 def test_a_recipe_and_a_known_release_are_needed():
     with pytest.raises(InputError, match="names no recipe"):
         validated.request_of(read_settings(TWO.split(), {}))
-    assert validated.core_of("0.6.2") == "pip:megatron-core==0.19.2"
+    assert core_of("0.6.2") == "pip:megatron-core==0.19.2"
     with pytest.raises(InputError, match="'9\\.0\\.1' is not known"):
-        validated.core_of("9.0.1")
+        core_of("9.0.1")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_bridge_refuses_a_mean_loss_under_cp(stage: SessionServers, tmp_path, re
     missing = [name for name in validated.PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"Megatron-Bridge needs {', '.join(missing)}")
-    bridge, megatron = f"pip:megatron-bridge=={release}", validated.core_of(release)
+    bridge, megatron = f"pip:megatron-bridge=={release}", core_of(release)
     for spec in (bridge, megatron):
         try:
             open_tree(spec, cache=stage.cache, offline=True)

@@ -35,6 +35,8 @@ TENSORS_BELOW = (
     "ringproof.rehearsal.standins.",
     "ringproof.rehearsal.trace.",
     "ringproof.rehearsal.wheels.",
+    "ringproof.rehearsal.bridge.programs.",
+    "ringproof.rehearsal.bridge.ranks.",
     "ringproof.rehearsal.verl.ranks.",
 )
 INTEGERS = (

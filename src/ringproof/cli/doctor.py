@@ -44,6 +44,7 @@ from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.options import option
+from ringproof.stack.pairs import core_of
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON, Product, find_products
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
@@ -265,7 +266,7 @@ def _validated(
     asked = validated.request_of(settings)
     require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
     versions = (one.version for _, one in options.products() if one.repo == BRIDGE)
-    megatron = given.get(MEGATRON) or validated.core_of(next(versions))
+    megatron = given.get(MEGATRON) or core_of(next(versions))
     return _from_cache(options, lambda offline, progress: validated.ask(
         asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads,
         folder=Path("build/rehearsal") / f"checks-{asked['recipe']}",

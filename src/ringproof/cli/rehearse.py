@@ -43,6 +43,7 @@ VERL_PACKAGES = (
     "accelerate", "codetiming", "datasets", "dill", "hydra", "msgspec", "peft", "pyarrow",
     "pylatexenc", "tensordict", "torchdata", "transformers", "zmq",
 )  # fmt: skip
+BRIDGE_PACKAGES = ("transformers", "hydra", "modelopt", "datasets", "tensorboard")
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
@@ -91,7 +92,8 @@ class RehearseCommand(CacheOptions, RunOptions):
     )
     bridge: str = option(
         "",
-        "Megatron-Bridge for a launch of verl, named alike.  [default: the release that fits]",
+        "Megatron-Bridge for a launch of it or of verl, named alike.  "
+        "[default for verl: the release that fits]",
         metavar="SPEC",
     )
     sets: tuple[str, ...] = set_option()
@@ -131,6 +133,8 @@ def rehearse(options: RehearseCommand) -> None:
     require_packages("rehearse")
     launch = launch_of(options.words, options.sets)
     _check_verl(options, launch.script in VERL_MODULES)
+    from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
+    from ringproof.rehearsal.bridge.upstreams import is_bridge
     from ringproof.rehearsal.own.rehearsing import is_own_program, rehearse_own
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
@@ -161,6 +165,9 @@ def rehearse(options: RehearseCommand) -> None:
 
         if launch.script in VERL_MODULES:
             result = rehearse_verl(VerlRequest(request, options.verl, options.bridge), tell)
+        elif options.bridge or is_bridge(options.upstream):
+            require_packages("rehearse", BRIDGE_PACKAGES, "rehearsal,bridge")
+            result = rehearse_bridge(BridgeRequest(request, options.bridge), tell)
         elif is_own_program(launch):
             result = rehearse_own(request, tell)
         else:
@@ -177,12 +184,11 @@ def _check_verl(options: RehearseCommand, launched: bool) -> None:
         require_packages("rehearse", VERL_PACKAGES, "verl")
     if launched and options.keep_trace:
         raise InputError("--keep-trace", "a launch of verl is not traced; leave the option out")
-    if not launched and not options.upstream:
+    if not (launched or options.upstream or options.bridge):
         sentence = "it is missing; name a checkout, git:PATH@REF or megatron-core==VERSION"
         raise InputError("--upstream", sentence)
-    for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
-        if value and not launched:
-            raise InputError(name, "the launch is none of verl; leave the option out")
+    if options.verl and not launched:
+        raise InputError("--verl", "the launch is none of verl; leave the option out")
 
 
 def require_packages(

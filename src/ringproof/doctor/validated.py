@@ -9,19 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ringproof.doctor.checked import MISSING, Checked
 from ringproof.doctor.forms import BRIDGE
 from ringproof.doctor.models import settings_of_model
 from ringproof.doctor.settings import NOTHING, Settings
-from ringproof.errors import InputError, shown
+from ringproof.errors import InputError
 
-CORES: Mapping[str, str] = MappingProxyType(
-    {"0.3": "0.16.1", "0.4": "0.17.1", "0.5": "0.18.2", "0.6": "0.19.2"}
-)
-"""By release of Megatron-Bridge, the Megatron-Core of its time."""
 FUNCTION = "ringproof.rehearsal.rank.recipes:validated"
 SECONDS = 300.0
 PACKAGES = ("torch", "transformers", "hydra", "modelopt", "datasets")
@@ -57,19 +52,6 @@ def _override(name: str, value: str) -> str:
     return f"{'.'.join(parts)}={'null' if value in NOTHING else value}"
 
 
-def core_of(version: str) -> str:
-    """Return the Megatron-Core that a release of Bridge is validated on.
-
-    Raises:
-        InputError: It is not known.
-    """
-    release = ".".join(version.split(".")[:2])
-    if release not in CORES:
-        sentence = f"the Megatron-LM of Bridge {shown(version)} is not known; name it as well"
-        raise InputError("--upstream", sentence)
-    return f"pip:megatron-core=={CORES[release]}"
-
-
 def ask(
     asked: Mapping[str, Any], bridge: str, megatron: str, engine: str | None, *, cache: Path,
     folder: Path, offline: bool, progress: Callable[[str, str], None], limit: float | None = None,
@@ -78,7 +60,7 @@ def ask(
 
     Args:
         asked: See `request_of`.
-        bridge: Megatron-Bridge, as `open_product` takes it; ``megatron`` and ``engine`` likewise.
+        bridge: Megatron-Bridge, as `open_bridge` takes it; ``megatron`` and ``engine`` likewise.
         folder: Where logs are written.
         limit: Longest time of everything, in seconds.
 

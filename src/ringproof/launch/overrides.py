@@ -1,4 +1,4 @@
-"""Launches of verl, whose programs are modules and whose settings are overrides of hydra."""
+"""Launches of verl and Megatron-Bridge, whose settings are overrides of hydra."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 SFT, PPO = "verl.trainer.sft_trainer", "verl.trainer.main_ppo"
 VERL_MODULES = (SFT, PPO)
 CRITIC, REFERENCE = f"{PPO}:critic", f"{PPO}:reference"  # the other models of PPO
+BRIDGE = "megatron.bridge"  # any script that trains with it
 
 # Settings that a rehearsal replaces or does not use, whatever their values.
 _UNUSED = re.compile(

@@ -64,7 +64,7 @@ FLAGS = (
     "--virtual-local-rank",
 )  # fmt: skip
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-TRAINING = re.compile(r"(pre)?train\w*\.py|finetune\w*\.py|sft\w*\.py")
+TRAINING = re.compile(r"(pre)?train\w*\.py|finetune\w*\.py|sft\w*\.py|run_recipe\.py")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A launch of verl made small, by overrides that are appended to its own."""
+"""A launch of verl or Megatron-Bridge made small, by overrides that are appended to its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError, shown
-from ringproof.launch.overrides import CRITIC, PPO, REFERENCE, SFT, as_value
+from ringproof.launch.overrides import BRIDGE, CRITIC, PPO, REFERENCE, SFT, as_value
 from ringproof.launch.small.draft import Change
 from ringproof.launch.small.layout import (
     HIDES_DATA,
@@ -46,6 +46,8 @@ class Places:
         engine: Prefix of the settings of Megatron.
         actor: Prefix of the settings that limit microbatches.
         limit: Setting that limits the tokens of a microbatch on a rank.
+        dynamic: Setting of Megatron that turns Dynamic CP on.
+        kinds: Setting of Megatron with the types of communication of CP.
     """
 
     engine: str
@@ -54,6 +56,8 @@ class Places:
     model: str
     limit: str
     micro: str
+    dynamic: str = "dynamic_context_parallel"
+    kinds: str = "override_transformer_config.cp_comm_type"
 
 
 _ACTOR = Places("actor_rollout_ref.actor.megatron", "actor_rollout_ref.actor",
@@ -66,6 +70,8 @@ PLACES: Mapping[str, Places] = MappingProxyType({
     CRITIC: Places("critic.megatron", "critic", "critic.optim", "critic.model",
                    "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"),
     REFERENCE: _ACTOR,  # whose settings are those of the actor unless it has its own
+    BRIDGE: Places("model", "train", "optimizer", "model", "", "micro_batch_size",
+                   "hybrid_context_parallel", "cp_comm_type"),
 })  # fmt: skip
 
 
@@ -119,6 +125,13 @@ class OverrideDraft:
         was = "" if before is None else as_value(before)
         self.changes.append(Change(key, was, as_value(value), hides))
 
+    def put_known(self, key: str, value: object, hides: str) -> None:
+        """Append an override where the configuration has the setting, with whatever value."""
+        *parents, last = key.split(".")
+        place = self.get(".".join(parents)) if parents else self.config
+        if isinstance(place, Mapping) and last in place:
+            self.put(key, value, hides)
+
     def put_given(self, key: str, value: object, hides: str) -> None:
         """Append an override where the configuration has the setting and it asks for something."""
         if self.get(key) not in (None, False, value):
@@ -140,7 +153,7 @@ def read_layout(draft: OverrideDraft, module: str, world: int) -> Layout:
         context=draft.integer(f"{at}.context_parallel_size"),
         expert=draft.integer(f"{at}.expert_model_parallel_size"),
         expert_tensor=draft.integer(f"{at}.expert_tensor_parallel_size", tensor),
-        dynamic=bool(draft.get(f"{at}.dynamic_context_parallel")),
+        dynamic=bool(draft.get(f"{at}.{PLACES[module].dynamic}")),
         sequence_parallel=tensor > 1 and bool(draft.get(f"{at}.sequence_parallel")),
     )
 
@@ -317,8 +330,8 @@ def put_reference(draft: OverrideDraft, module: str, small: Layout) -> Layout:
     world = small.model // small.context * (1 if small.dynamic else small.data)
     after = replace(small, world=world, context=1, dynamic=False)
     draft.put(f"{at}.context_parallel_size", 1, OFF)
-    draft.put_given(f"{at}.dynamic_context_parallel", False, OFF)
-    draft.put_given(f"{at}.override_transformer_config.cp_comm_type", None, OFF)
+    draft.put_given(f"{at}.{places.dynamic}", False, OFF)
+    draft.put_given(f"{at}.{places.kinds}", None, OFF)
     limit = f"{places.actor}.{places.limit}"
     if draft.get(f"{places.actor}.use_dynamic_bsz") and draft.integer(limit, LONGEST) < LONGEST:
         draft.put(limit, LONGEST, OFF)
@@ -344,7 +357,7 @@ def unsupported(config: Mapping[str, Any], module: str) -> str:
 def requested(draft: OverrideDraft, module: str) -> tuple[bool, int, tuple[str, ...]]:
     """Return whether Dynamic CP is asked for, the CP size, and the types of communication."""
     at = PLACES[module].engine
-    kinds: Any = draft.get(f"{at}.override_transformer_config.cp_comm_type") or "p2p"
+    kinds: Any = draft.get(f"{at}.{PLACES[module].kinds}") or "p2p"
     names: Sequence[str] = kinds if isinstance(kinds, list) else [kinds]
-    dynamic = bool(draft.get(f"{at}.dynamic_context_parallel"))
+    dynamic = bool(draft.get(f"{at}.{PLACES[module].dynamic}"))
     return dynamic, draft.integer(f"{at}.context_parallel_size"), tuple(map(str, names))

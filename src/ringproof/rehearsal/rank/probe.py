@@ -84,12 +84,17 @@ class RankProbe:
 
     def _trained(self, given: inspect.BoundArguments, forward: Callable[[], Any]) -> Any:
         labels, mask = given.arguments.get("labels"), given.arguments.get("loss_mask")
-        last = getattr(given.args[0], "post_process", False)
-        if last and labels is not None and mask is not None and not self._evaluating:
-            targets = labels.reshape(-1)[mask.reshape(-1) > 0].to(torch.int64)
-            count, digest = self._tokens or (0, 0)
-            self._tokens = count + len(targets), (digest + digest_of(targets)) % DIGESTS
+        if getattr(given.args[0], "post_process", False):
+            self.count(labels, mask)
         return forward()
+
+    def count(self, labels: torch.Tensor | None, mask: torch.Tensor | None) -> None:
+        """Count the targets of a microbatch whose loss is computed here, by their mask."""
+        if labels is None or mask is None or self._evaluating:
+            return
+        targets = labels.reshape(-1)[mask.reshape(-1) > 0].to(torch.int64)
+        count, digest = self._tokens or (0, 0)
+        self._tokens = count + len(targets), (digest + digest_of(targets)) % DIGESTS
 
     def _logged(self, given: inspect.BoundArguments, training_log: Callable[[], Any]) -> Any:
         norm = given.arguments.get("grad_norm")
@@ -162,6 +167,11 @@ def open_for(probe: RankProbe) -> None:
 def hand_over(value: Any) -> None:
     """Hand a value over to the caller of the run; the last one counts."""
     sys.modules[MODULE].probe.results = value
+
+
+def count_targets(labels: torch.Tensor | None, mask: torch.Tensor | None) -> None:
+    """Report the targets of a microbatch of a program whose model does not get their mask."""
+    sys.modules[MODULE].probe.count(labels, mask)
 
 
 def log_step(losses: Mapping[str, float], grad_norm: float | None) -> None:

@@ -6,21 +6,24 @@ layers and heads every size divides, with the settings that the caller knows of 
 
 from __future__ import annotations
 
+import difflib
 import importlib
-import importlib.abc
 import importlib.machinery
 import math
 import re
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ringproof.rehearsal.rank import doubles
+
 LAYERS, HEADS, WIDTH = 5040, 5040, 128
 """Numbers that the sizes of groups up to 10 divide, and most above."""
+RECIPE = re.compile(r"^(?:def |    \w+ as )([A-Za-z]\w*_config)\b", re.MULTILINE)
 RECIPES = "megatron.bridge.recipes"
-NOT_CALLED = ("megatron.energon", "nvidia_resiliency_ext", "wandb", "qwen_vl_utils", "decord")
-"""Packages that Bridge imports, where they are not installed."""
+FROM_HUB = ("from_hf_pretrained", "from_hf_config", "from_auto_config")
 
 
 def validated(asked: dict[str, Any]) -> dict[str, Any]:
@@ -37,17 +40,17 @@ def validated(asked: dict[str, Any]) -> dict[str, Any]:
     Raises:
         Exception: What Bridge raises.
     """
-    sys.meta_path.append(_Finder())
+    doubles.install(doubles.OF_BRIDGE)
     bridge = importlib.import_module("megatron.bridge")
-    asks = _without_hub(vars(bridge)["AutoBridge"], asked["model"])
-    module = _module_of(Path(str(bridge.__file__)).parent / "recipes", asked["recipe"])
-    container = getattr(importlib.import_module(module), asked["recipe"])()
+    hub = without_hub(vars(bridge)["AutoBridge"], lambda _: of_no_family(asked["model"]))
+    recipe = recipe_of(asked["recipe"])
+    container = recipe()
     config = importlib.import_module("megatron.bridge.training.config")
     vars(config)["get_world_size_safe"] = lambda: asked["world"] or _fewest(container.model)
     changes = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
     changes.process_config_with_overrides(container, cli_overrides=asked["overrides"])
     config.runtime_config_update(container)
-    return {"recipe": module, "hub": bool(asks)}
+    return {"recipe": recipe.__module__, "hub": bool(hub)}
 
 
 def _fewest(model: Any) -> int:
@@ -58,62 +61,81 @@ def _fewest(model: Any) -> int:
     return math.lcm(tp * pp * model.context_parallel_size, experts)
 
 
-class _Absent(types.ModuleType):
-    """A package that is not installed, each of whose names is an empty class."""
+def without_hub(bridge: Any, build: Callable[[str], Any]) -> list[str]:
+    """Let ``AutoBridge`` ask ``build`` where it would ask a hub, with the name of a model.
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = type(name, (), {})
-        setattr(self, name, made)
-        return made
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds packages that Bridge imports for their classes, and that its checks do not call."""
-
-    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if not any(name == one or name.startswith(f"{one}.") for one in NOT_CALLED):
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Absent(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Leave the module as it is."""
-
-
-def _without_hub(bridge: Any, fields: dict[str, Any]) -> list[str]:
-    """Let ``AutoBridge`` return a model without a hub; returns the names that are asked for."""
-    provider = importlib.import_module("megatron.bridge.models.gpt_provider").GPTModelProvider
+    Returns:
+        The names that are asked for; empty so far.
+    """
     asked: list[str] = []
 
     def from_hub(name: object, *_: object, **__: object) -> Any:
-        asked.append(str(name))
-        sizes = {"num_layers": LAYERS, "num_attention_heads": HEADS, "hidden_size": HEADS * WIDTH}
-        model = provider(**sizes, kv_channels=WIDTH, vocab_size=128000)
-        for key, value in fields.items():
-            setattr(model, key, value)
-        return types.SimpleNamespace(to_megatron_provider=lambda *_, **__: model)
+        asked.append(str(getattr(name, "name_or_path", name)))
+        return build(asked[-1])
 
-    for name in ("from_hf_pretrained", "from_hf_config", "from_auto_config"):
+    for name in FROM_HUB:
         if hasattr(bridge, name):
             setattr(bridge, name, staticmethod(from_hub))
     return asked
 
 
-def _module_of(folder: Path, recipe: str) -> str:
-    """Name of the module that defines a recipe, whose packages are not imported beside it."""
-    defines = re.compile(rf"^def {re.escape(recipe)}\(", re.MULTILINE)
-    found = (path for path in sorted(folder.rglob("*.py")) if defines.search(path.read_text()))
-    path = next(found, None)
-    if path is None:
-        raise LookupError(f"Megatron-Bridge has no recipe {recipe}")
-    parts = path.relative_to(folder).with_suffix("").parts
+def of_no_family(fields: dict[str, Any]) -> Any:
+    """Return what ``AutoBridge`` returns, for a model of which only some fields are known."""
+    provider = importlib.import_module("megatron.bridge.models.gpt_provider").GPTModelProvider
+    sizes = {"num_layers": LAYERS, "num_attention_heads": HEADS, "hidden_size": HEADS * WIDTH}
+    model = provider(**sizes, kv_channels=WIDTH, vocab_size=128000)
+    for key, value in fields.items():
+        setattr(model, key, value)
+    return types.SimpleNamespace(to_megatron_provider=lambda *_, **__: model)
+
+
+def recipe_of(name: str) -> Any:
+    """Return the function that makes a recipe; packages beside its module are not imported.
+
+    Raises:
+        LookupError: Bridge has no such recipe.
+    """
+    folder, known = _recipes()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        raise LookupError(f"Megatron-Bridge has no recipe {name}; near it are {', '.join(near)}")
+    parts = known[name]
     for length in range(len(parts)):
-        name = ".".join((RECIPES, *parts[:length]))
-        package = types.ModuleType(name)
+        package_name = ".".join((RECIPES, *parts[:length]))
+        package = types.ModuleType(package_name)
         vars(package)["__path__"] = [str(folder.joinpath(*parts[:length]))]
-        sys.modules.setdefault(name, package)
-    return ".".join((RECIPES, *parts))
+        sys.modules.setdefault(package_name, package)
+    return getattr(importlib.import_module(".".join((RECIPES, *parts))), name)
+
+
+def import_by_family() -> None:
+    """Let Bridge's package of recipes import a family when one of it is asked for.
+
+    It imports all of them, and those of pictures and video need packages that text does not.
+    """
+    package = _Families(RECIPES)
+    package.__path__ = [str(_recipes()[0])]
+    package.__spec__ = importlib.machinery.ModuleSpec(RECIPES, None, is_package=True)
+    sys.modules[RECIPES] = package
+    importlib.import_module("megatron.bridge").recipes = package  # type: ignore[attr-defined]
+
+
+class _Families(types.ModuleType):
+    """The package of recipes, with a recipe by its name."""
+
+    def __getattr__(self, name: str) -> Any:
+        parts = () if name.startswith("__") else _recipes()[1].get(name, ())
+        if not parts:
+            raise AttributeError(f"module {RECIPES!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(".".join((RECIPES, *parts))), name)
+
+
+def _recipes() -> tuple[Path, dict[str, tuple[str, ...]]]:
+    """Return the folder of the recipes, and by name the module in it, as parts of its name."""
+    bridge = importlib.import_module("megatron.bridge")
+    folder, found = Path(str(bridge.__file__)).parent / "recipes", {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] != "__init__":
+            found.update(dict.fromkeys(RECIPE.findall(path.read_text()), parts))
+    return folder, found

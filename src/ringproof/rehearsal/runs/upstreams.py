@@ -178,6 +178,14 @@ def open_product(
     raise AssertionError(inside)
 
 
+def open_bridge(spec: str, *, option: str, cache: Path, offline: bool = False) -> tuple[Path, str]:
+    """Return the folder from which Megatron-Bridge is imported, and its origin for people."""
+    return open_product(
+        "megatron-bridge", "megatron/bridge", ("megatron/", "src/", "scripts/", "examples/"), spec,
+        option=option, cache=cache, offline=offline, inside=("", "src"),
+    )  # fmt: skip
+
+
 def _opened(
     product: _Product, spec: str, option: str, cache: Path, offline: bool
 ) -> tuple[Path, str]:

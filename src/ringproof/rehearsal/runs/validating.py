@@ -12,7 +12,7 @@ from ringproof.rehearsal.protocol.program import calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_product, open_upstream
+from ringproof.rehearsal.runs.upstreams import open_bridge, open_upstream
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,7 @@ def validate(
     ends = time.monotonic() + seconds
     progress("open", "Megatron-Bridge, Megatron-LM and Transformer Engine")
     upstream = open_upstream(megatron, engine, cache=cache, offline=offline)
-    root, name = open_product(
-        "megatron-bridge", "megatron/bridge", ("megatron/", "src/"), bridge,
-        option="--upstream", cache=cache, offline=offline, inside=("", "src"),
-    )  # fmt: skip
+    root, name = open_bridge(bridge, option="--upstream", cache=cache, offline=offline)
     names = f"{name}, {upstream.megatron_name}"
     program = calling(replace(upstream, extra=(root,)), function, argument)
     left = max(ends - time.monotonic(), 0.0)

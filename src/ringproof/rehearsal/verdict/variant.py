@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.launch.overrides import VERL_MODULES
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.locate.result import WrongPlace
@@ -68,6 +67,7 @@ class Variant:
         refusal: Why the program did not run to its end; ``None`` where it did.
         mended: What upstream's package lacks and the rehearsal mended, a sentence each.
         doubles: Packages that were imported only, in the place of which empty doubles stood.
+        does_without: Whether upstream does without the packages of `NEEDS` where they are absent.
         metrics: Sentences on metrics that differ from the reference where the training agrees.
         located: The first wrong tensor; ``None`` where none was looked for.
         traces: Folder in which traces are kept; ``None`` for none.
@@ -87,6 +87,7 @@ class Variant:
     refusal: StopReason | None = None
     mended: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
+    does_without: bool = False
     metrics: tuple[str, ...] = ()
     located: WrongPlace | None = None
     traces: Path | None = None
@@ -109,8 +110,8 @@ class Variant:
     @property
     def needs(self) -> Mapping[str, str]:
         """What the launch needs besides upstream, and what the rehearsal stood in for."""
-        if self.outcome is None or self.launch.script in VERL_MODULES:
-            return {}  # verl's bridges do without these packages where they are absent
+        if self.outcome is None or self.does_without:
+            return {}
         return {name: NEEDS[name] for name in self.outcome.packages}
 
     @property

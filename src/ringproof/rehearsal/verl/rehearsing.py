@@ -141,6 +141,7 @@ class _Variants:
             engine=stack.upstream.engine_version,
             dtype=self._request.dtype,
             path=path_taken(asked, (), finished=False),
+            does_without=True,
             agreement=Agreement(None, "It did not start, so no reference was run."),
         )
 

@@ -20,7 +20,7 @@ from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.verl.config import composed, split_words
 from ringproof.rehearsal.verl.model import Divisors, TinyModel, tiny_model
-from ringproof.rehearsal.verl.upstreams import VerlStack
+from ringproof.rehearsal.verl.upstreams import VerlStack, unfit
 
 RANKS = Path(__file__).parent / "ranks"
 PRELOAD, ACTOR, SAMPLES = (str(RANKS / f"{name}.py") for name in ("preload", "actor", "samples"))
@@ -186,8 +186,4 @@ class VerlRuns:
 
     def unfit(self, failure: Failure) -> InputError:
         """Return the error for versions of which one lacks what another one imports."""
-        at = f" at {failure.place}" if failure.place else ""
-        sentence = (
-            f"{self.stack.short} do not fit together: {failure.message}{at}; name other versions"
-        )
-        return InputError("--upstream", " ".join(sentence.split()))
+        return unfit(self.stack.name, failure)

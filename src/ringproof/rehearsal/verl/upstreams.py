@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError, shown
 from ringproof.rehearsal.protocol.program import Upstream
-from ringproof.rehearsal.runs.upstreams import open_product
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.upstreams import open_bridge, open_product
 from ringproof.upstream.sources import open_tree
 
 VERL = "pip:verl==0.9.1"
@@ -137,14 +138,25 @@ def open_stack(
     if vanilla:
         names.append(_mbridge(upstream))
     else:
-        folder, bridge_name = open_product(
-            "megatron-bridge", "megatron/bridge", ("megatron/", "src/"), bridge or BRIDGE,
-            option="--bridge", cache=cache, offline=offline, inside=("", "src"),
-        )  # fmt: skip
+        folder, bridge_name = open_bridge(
+            bridge or BRIDGE, option="--bridge", cache=cache, offline=offline
+        )
         extra.append(folder)
         names.append(bridge_name)
     versions = ", ".join([upstream.megatron_name, *names])
     return VerlStack(replace(upstream, extra=tuple(extra)), root, versions)
+
+
+def unfit(name: str, failure: Failure) -> InputError:
+    """Return the error for versions of which one lacks what another one imports.
+
+    Args:
+        name: All versions, for people.
+    """
+    at = f" at {failure.place}" if failure.place else ""
+    versions = re.sub(r"#[^,]*", "", name)
+    sentence = f"{versions} do not fit together: {failure.message}{at}; name other versions"
+    return InputError("--upstream", " ".join(sentence.split()))
 
 
 def _mbridge(upstream: Upstream) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 SEED = 7
@@ -33,14 +33,20 @@ def make(request: dict[str, Any]) -> dict[str, Any]:
     except (ValueError, KeyError) as error:
         return {"problem": f"transformers has no causal language model of it: {error}"}
     model.save_pretrained(folder)
-    words = {f"t{index}": index for index in range(config.vocab_size - len(SPECIAL))}
+    save_tokenizer(folder, config.vocab_size)
+    return {}
+
+
+def save_tokenizer(folder: Path, size: int) -> None:
+    """Write a tokenizer whose words are ``t0``, ``t1`` and so on, ``size`` in all."""
+    words = {f"t{index}": index for index in range(size - len(SPECIAL))}
     words.update({name: len(words) + index for index, name in enumerate(SPECIAL)})
     unknown, pad, end = SPECIAL
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token=unknown)),
-        unk_token=unknown, pad_token=pad, eos_token=end, bos_token=end,
-    ).save_pretrained(folder)  # fmt: skip
-    return {}
+        tokenizer_object=tokenizer, unk_token=unknown, pad_token=pad, eos_token=end, bos_token=end
+    ).save_pretrained(folder)
 
 
 def _unknown(check: str, name: str) -> str:

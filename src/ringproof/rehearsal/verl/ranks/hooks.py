@@ -10,8 +10,8 @@ from megatron.core import parallel_state
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.tracking import Tracking
 
+from ringproof.rehearsal.rank import doubles
 from ringproof.rehearsal.rank.probe import hand_over, log_step
-from ringproof.rehearsal.verl.ranks import doubles
 
 PREFIX = "train/"
 LEVELS = "a2a+p2p"

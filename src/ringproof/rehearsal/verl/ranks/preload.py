@@ -2,10 +2,10 @@
 
 import importlib
 
-from ringproof.rehearsal.verl.ranks import doubles
+from ringproof.rehearsal.rank import doubles
 
 MODULES = ("verl.trainer.sft_trainer", "verl.workers.engine.megatron.transformer_impl")
 
-doubles.install()
+doubles.install(doubles.OF_VERL)
 for name in MODULES:
     importlib.import_module(name)

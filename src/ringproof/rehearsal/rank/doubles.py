@@ -14,7 +14,9 @@ from ringproof.rehearsal.standins.guard import StandInModule
 
 # Ray starts verl's workers on a cluster, the next two serve inference, and energon reads data sets
 # of pictures and video.
-NAMES = ("ray", "fastapi", "uvicorn", "megatron.energon")
+OF_VERL = ("ray", "fastapi", "uvicorn", "megatron.energon")
+# The first restarts ranks, wandb logs on a server, and the others read pictures and video.
+OF_BRIDGE = ("nvidia_resiliency_ext", "wandb", "megatron.energon", "qwen_vl_utils", "decord")
 
 
 class _Double:
@@ -71,9 +73,9 @@ class DoublesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module)["__version__"] = "2.50.0"
 
 
-def install() -> None:
-    """Put a double in the place of each package that is not installed."""
-    absent = [name for name in NAMES if not _present(name)]
+def install(names: Sequence[str]) -> None:
+    """Put a double in the place of each of these packages that is not installed."""
+    absent = [name for name in names if not _present(name)]
     sys.meta_path.insert(0, DoublesFinder(absent))
 
 

@@ -1,0 +1,149 @@
+"""``ringproof rehearse`` runs launches of Megatron-Bridge with CP and without.
+
+Needs the extra ``bridge`` and releases of Bridge, Megatron-Core and Transformer Engine from the
+package index; the tests that train skip without them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ringproof.cache import default_cache
+from ringproof.cli.rehearse import BRIDGE_PACKAGES
+from ringproof.errors import InputError
+from ringproof.launch.overrides import BRIDGE
+from ringproof.launch.reading import read_command
+from ringproof.launch.small.bridge import EVERY, put_tokens, shrink_settings
+from ringproof.launch.small.verl import OverrideDraft, read_layout, shrink_ranks
+from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
+from ringproof.rehearsal.bridge.upstreams import is_bridge
+from ringproof.rehearsal.fixtures import ENGINE
+from ringproof.rehearsal.rehearsing import Request
+from ringproof.rehearsal.verdict.variant import Rehearsal
+from ringproof.upstream.tree import UpstreamUnavailable
+
+RELEASE = "pip:megatron-bridge==0.5.1"
+UNFIT = ("pip:megatron-core==0.16.1", "pip:megatron-bridge==0.6.2")
+RECIPE = "llama3_8b_pretrain_config"
+LAUNCH = ("torchrun", "--nproc-per-node", "2", "run_recipe.py", "--recipe", RECIPE)
+SCRIPT = """
+from megatron.bridge.recipes.llama.llama3 import llama32_1b_pretrain_config as recipe
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+
+config = recipe()
+config.model.context_parallel_size = 2
+config.model.cp_comm_type = "a2a"
+if __name__ == "__main__":
+    pretrain(config, forward_step)
+"""
+
+
+def rehearsed(
+    folder: Path, *words: str, pair: tuple[str, str] = (RELEASE, ""), launch: Sequence[str] = LAUNCH
+) -> Rehearsal:
+    missing = [name for name in BRIDGE_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"Megatron-Bridge needs {', '.join(missing)}: pip install '.[bridge]'")
+    megatron, bridge = pair
+    read = read_command([*launch, *words])
+    request = Request(read, megatron, ENGINE, "", folder, default_cache(), None, iterations=2)
+    try:
+        return rehearse_bridge(BridgeRequest(request, bridge), lambda *_: None)
+    except InputError as error:
+        if isinstance(error.__cause__, UpstreamUnavailable):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.mark.slow
+def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
+    result = rehearsed(tmp_path)
+    main = result.main
+    assert result.passed, result.headline
+    assert [(one.comm_type, one.sizes) for one in main.path.taken] == [("p2p", (2,))]
+    assert main.reference is not None and main.reference.ranks == 1
+    norm = main.agreement.largest_grad_norm
+    assert norm is not None and norm.relative < 5e-6
+    assert main.outcome is not None and main.reference_outcome is not None
+    assert main.outcome.tokens == main.reference_outcome.tokens != {}
+    assert len(main.losses) == 2 and not main.needs
+    assert "model.seq_length" in {change.what for change in main.changes}
+
+
+@pytest.mark.slow
+def test_a_script_of_a_user_is_rehearsed(tmp_path: Path) -> None:
+    script = tmp_path / "train_mine.py"
+    script.write_text(SCRIPT)
+    result = rehearsed(tmp_path / "out", launch=("torchrun", "--nproc-per-node=2", str(script)))
+    assert result.passed, result.headline
+    assert [(one.comm_type, one.sizes) for one in result.main.path.taken] == [("a2a", (2,))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "pair", "message"),
+    [
+        (["model.no_such=1"], (RELEASE, ""), "OverridesError.*Could not override 'model.no_such'"),
+        (
+            ["--recipe", "llama3_8b_pretrain"],
+            (RELEASE, ""),
+            "no recipe .*near it are llama3_8b_pretrain_conf",
+        ),
+        ([], UNFIT, "do not fit together: ImportError"),
+    ],
+    ids=["override", "recipe", "versions"],
+)
+def test_what_bridge_does_not_have_is_bad_input(
+    tmp_path: Path, words: list[str], pair: tuple[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        rehearsed(tmp_path, *words, pair=pair)
+
+
+def test_an_upstream_is_bridge_by_its_name_or_its_files(tmp_path: Path) -> None:
+    (tmp_path / "b" / "src" / "megatron" / "bridge").mkdir(parents=True)
+    names = ("pip:megatron-bridge==0.5.1", "fetched:NVIDIA-NeMo/Megatron-Bridge@main",
+             "x/megatron_bridge-0.4.2-py3-none-any.whl", str(tmp_path / "b"))  # fmt: skip
+    assert all(map(is_bridge, names))
+    others = ("megatron-core==0.18.2", "git:../Megatron-LM@megatron-bridge", str(tmp_path))
+    assert not any(map(is_bridge, others))
+
+
+def small(world: int, **model: object) -> dict[str, object]:
+    """Shrink a configuration, and return its model."""
+    sizes = {"num_layers": EVERY, "num_attention_heads": 2 * EVERY, "num_query_groups": EVERY}
+    config = {
+        "model": {"seq_length": 8192, "kv_channels": 128, "hidden_size": 4096, **sizes, **model},
+        "train": {"micro_batch_size": 1, "global_batch_size": 512, "train_iters": 1000},
+        "dataset": {"sequence_length": 8192},
+    }
+    draft = OverrideDraft(config)
+    before = read_layout(draft, BRIDGE, world)
+    after = shrink_ranks(draft, BRIDGE, before, 32)
+    shrink_settings(draft, after, 2, "float32")
+    put_tokens(draft, "made-up")
+    assert draft.config["train"]["global_batch_size"] % after.data == 0
+    lengths = draft.config["dataset"]["sequence_length"], draft.config["model"]["seq_length"]
+    assert (lengths[0] == lengths[1]) is (model.get("seq_length", 8192) == 8192)
+    return draft.config["model"]
+
+
+def test_heads_layers_and_length_fit_the_groups() -> None:
+    parallel = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2,
+                "context_parallel_size": 2, "sequence_parallel": True}  # fmt: skip
+    model = small(8, **parallel)
+    assert model["num_query_groups"] == 4 and model["num_attention_heads"] == 8
+    assert model["num_layers"] == 2 and model["seq_length"] == 128
+    wide = small(16, context_parallel_size=8, tensor_model_parallel_size=2, sequence_parallel=True)
+    assert wide["seq_length"] % (2 * 8) == 0 and wide["num_query_groups"] % 8 == 0
+
+
+def test_what_upstream_refuses_in_full_stays_refused_in_small() -> None:
+    """A length that 2 * CP does not divide, and heads that all-to-all does not divide."""
+    model = small(8, context_parallel_size=4, seq_length=8196, num_query_groups=2)
+    assert model["seq_length"] % 8 == 4 and model["num_query_groups"] == 2

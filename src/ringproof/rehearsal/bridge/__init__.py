@@ -1,0 +1,1 @@
+"""Launches of Megatron-Bridge: recipes and scripts that call its ``pretrain`` or ``finetune``."""
