@@ -13,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -26,13 +25,10 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import read_command
-from ringproof.logs.groups.expectation import Expectation
 from ringproof.reference.topology.census_line import CensusLine
 from ringproof.rehearsal.protocol.program import Upstream
-from ringproof.rehearsal.smoke import judging
-from ringproof.rehearsal.smoke.commands import lines
 from ringproof.rehearsal.smoke.launcher import LAUNCHER_LOG, estimate, failure, run_pair
-from ringproof.rehearsal.smoke.pair import Pair, PairProgram, PairSetting, make_pair
+from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
 --logging-level --hierarchical-context-parallel-sizes --dynamic-context-parallel
@@ -109,7 +105,6 @@ def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, n
         (("--ranks-per-node", "2"), "power of two"),
         (("--ranks-per-node", "8", "--nodes", "16"), "power of two"),
         (("--feature", "cp"), "one of hcp, dynamic-cp, graphs"),
-        (("--trace",), "is not traced; use --device cpu"),
         (("--device", "tpu"), "one of cuda, cpu"),
         (("--nodes", "2", "--dry-run"), "HOST:PORT"),
         (("--nodes", "2", "--dry-run", "--rendezvous", "a;b"), "HOST:PORT"),
@@ -124,25 +119,6 @@ def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, n
 def test_bad_input_is_refused(checkout, words, said) -> None:
     code, text = smoke(checkout, *words)
     assert code == 2 and said in text and "\n" not in text
-
-
-def test_traces_add_a_program_with_disturbed_weights(tmp_path: Path) -> None:
-    upstream = Upstream(tmp_path / "m", "m", tmp_path / "e", "2.20.2", None)
-    setting = PairSetting(4, 1, upstream, True, tmp_path / "out")
-    on, off = (PairProgram(name, (), {}, Expectation()) for name in ("on", "off"))
-    pair = Pair("hcp", setting, on, off)
-    assert len(lines(pair)) == 2 and not any("--trace" in line for line in lines(pair))
-    traced = replace(pair, setting=replace(setting, traces=True))
-    found = [Flags(tuple(shlex.split(line))) for line in lines(traced)]
-    folders = [flags.one("--trace") for flags in found]
-    assert folders == [str(tmp_path / "out" / "trace" / n) for n in ("on", "off", "disturbed")]
-    assert [flags.has("--disturbed") for flags in found] == [False, False, True]
-    said = list(judging.lines(judging.SmokeVerdict(traced, (), (), ())))
-    assert said[0] == f"compare: ringproof trace compare {shlex.join(folders[:2])} " + (
-        f"--disturbed {shlex.quote(folders[2])}"
-    )
-    plain = judging.lines(judging.SmokeVerdict(pair, (), (), ()))
-    assert not any("compare:" in line for line in plain)
 
 
 @pytest.mark.parametrize(

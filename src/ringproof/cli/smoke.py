@@ -60,10 +60,6 @@ class SmokeCommand(CacheOptions, RunOptions):
     )
     dry_run: bool = option(False, "Print both commands and start nothing.")
     judge: bool = option(False, "Judge the logs that are in --out and start nothing.")
-    trace: bool = option(
-        False,
-        "Write what all ranks computed in two steps into the folder trace of --out (--device cpu).",
-    )
     rendezvous: str = option(
         "", "Rendezvous of several nodes (required with their --dry-run).", metavar="HOST:PORT"
     )
@@ -92,9 +88,6 @@ class SmokeCommand(CacheOptions, RunOptions):
     def __post_init__(self) -> None:
         check_options(self)
         require(self, "upstream", "feature")
-        if self.trace and self.device != "cpu":
-            sentence = "on cuda upstream's script runs alone and is not traced; use --device cpu"
-            raise InputError("--trace", sentence)
         if self.kubernetes and not self.image:
             raise InputError("--kubernetes", "--kubernetes needs --image, which has Megatron-LM's")
         if self.kubernetes and CLAIM.fullmatch(self.claim) is None:
@@ -114,9 +107,7 @@ class SmokeCommand(CacheOptions, RunOptions):
 
         folder = (self.out or Path("build/smoke") / self.feature).resolve()
         cpu = self.device == "cpu"
-        setting = PairSetting(
-            self.ranks_per_node, self.nodes, self._open(), cpu, folder, traces=self.trace
-        )
+        setting = PairSetting(self.ranks_per_node, self.nodes, self._open(), cpu, folder)
         return make_pair(self.feature, setting, skills=known_skills(self.skills), steps=self.steps)
 
     def job(self) -> Job:
@@ -128,7 +119,6 @@ class SmokeCommand(CacheOptions, RunOptions):
             words += _absolute(f"--{name}", getattr(self, name))
         for name in ("ranks_per_node", "nodes", "steps", "device"):
             words += (f"--{name.replace('_', '-')}", str(getattr(self, name)))
-        words += ["--trace"] * self.trace
         claim = CLAIM.fullmatch(self.claim)
         place = (claim[1], claim[2]) if self.kubernetes and claim else ("", "")
         return Job(tuple(words), self.minutes, self.image, place)

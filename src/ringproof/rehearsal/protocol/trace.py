@@ -26,14 +26,12 @@ class TraceRequest:
         disturbed: Whether each weight is moved by one unit in the last place before training.
         most_bytes: After which a rank stops to record.
         name: Of the program, for people.
-        folder: Where ranks write; empty for the folder of the run.
     """
 
     steps: tuple[int, ...]
     disturbed: bool = False
     most_bytes: int = 256 << 20
     name: str = ""
-    folder: str = ""
 
 
 @dataclass(frozen=True)

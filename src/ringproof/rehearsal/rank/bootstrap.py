@@ -212,9 +212,6 @@ def _recorder(
     if program.trace is None:
         return None
     relative = program.upstream.relative
-    if program.trace.folder:
-        folder = Path(program.trace.folder)
-        folder.mkdir(parents=True, exist_ok=True)
     return TraceRecorder(program.trace, folder, rank, lambda: probe.moment, relative)
 
 
@@ -246,7 +243,7 @@ def _watch_training(
         probe.watch_training(training, training)
         if recorder is not None:
             recorder.watch_gradients()
-        if program.same_weights or recorder is not None:
+        if program.same_weights:
             finish = functools.partial(_finish, program, recorder)
             training.get_model = weights.wrap_get_model(training.get_model, finish)
             weights.wrap_builders(finish)
@@ -256,9 +253,8 @@ def _watch_training(
 
 
 def _finish(program: Program, recorder: TraceRecorder | None, model: torch.nn.Module) -> None:
-    """Draw the weights of a model chunk again, and record the chunk, where these are asked for."""
-    if program.same_weights:
-        weights.draw(model)
+    """Draw the weights of a model chunk again, and record the chunk where that is asked for."""
+    weights.draw(model)
     if recorder is not None and program.trace is not None:
         if program.trace.disturbed:
             weights.disturb(model)

@@ -15,10 +15,7 @@ import torch.distributed as dist
 
 from ringproof.reference.topology.census import print_census
 from ringproof.rehearsal.protocol.program import Program, Upstream
-from ringproof.rehearsal.protocol.trace import MOST_BYTES, TraceRequest
 from ringproof.rehearsal.rank import bootstrap
-
-STEPS = (1, 2)  # of which traces are written
 
 
 def main(words: list[str]) -> int:
@@ -29,13 +26,9 @@ def main(words: list[str]) -> int:
     )
     packages = bootstrap.prepare(upstream, given.dtype)
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    traced = given.trace and TraceRequest(
-        STEPS, given.disturbed, MOST_BYTES // (3 * world), given.script, given.trace
-    )
     program = Program(
-        upstream, given.script, tuple(given.arguments), world, dtype=given.dtype,
-        same_weights=False, trace=traced or None,
-    )  # fmt: skip
+        upstream, given.script, tuple(given.arguments), world, dtype=given.dtype, same_weights=False
+    )
     with tempfile.TemporaryDirectory(prefix="ringproof-rank-") as folder:
         finished = bootstrap.execute(program, rank, Path(folder), packages)
     if finished and dist.is_initialized():
@@ -50,8 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine-version", required=True)
     parser.add_argument("--helpers", type=Path)
     parser.add_argument("--dtype", required=True)
-    parser.add_argument("--trace", default="")
-    parser.add_argument("--disturbed", action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser

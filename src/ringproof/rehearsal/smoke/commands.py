@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ringproof.errors import printable
-from ringproof.rehearsal.smoke.pair import DISTURBED, SCRIPT, Pair, PairProgram
+from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
 from ringproof.templates import fill_template
 
 MEMBER = "ringproof.rehearsal.rank.member"
@@ -47,9 +47,6 @@ def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str,
     words += ["--engine-version", upstream.engine_version]
     if upstream.helpers is not None:
         words += ["--helpers", str(upstream.helpers)]
-    if setting.traces:
-        words += ["--trace", str(pair.trace(program.name))]
-        words += ["--disturbed"] * (program.name == DISTURBED)
     return (*words, "--dtype", setting.dtype, SCRIPT, *program.arguments)
 
 
@@ -70,10 +67,10 @@ def _quoted(word: str) -> str:
 
 
 def lines(pair: Pair, endpoint: str = "") -> list[str]:
-    """Return the commands as lines of bash, each with its environment."""
+    """Return both commands as lines of bash, each with its environment."""
     return [
         shell(torchrun(pair, program, endpoint), environment(pair, program))
-        for program in pair.started
+        for program in pair.programs
     ]
 
 
@@ -101,7 +98,7 @@ def render(template: str, pair: Pair, job: Job) -> str:
     setting = pair.setting
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
-    started = zip(pair.started, lines(pair, RENDEZVOUS), strict=True)
+    started = zip(pair.programs, lines(pair, RENDEZVOUS), strict=True)
     values = {
         "name": f"ringproof-{pair.feature}",
         "feature": pair.feature,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,11 +139,6 @@ def lines(verdict: SmokeVerdict) -> Iterator[str]:
             f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}; "
             f"{hidden}"
         )
-    pair = verdict.pair
-    if pair.setting.traces:
-        on, off, disturbed = (str(pair.trace(program.name)) for program in pair.started)
-        words = ("ringproof", "trace", "compare", on, off, "--disturbed", disturbed)
-        yield f"compare: {shlex.join(words)}"
     yield from (f"problem: {problem}" for problem in verdict.problems)
     yield "passed" if verdict.passed else "failed"
 
