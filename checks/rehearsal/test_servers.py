@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from checks.running import one_line
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs import server as module
@@ -74,3 +75,14 @@ def test_a_server_that_died_is_not_used_again(tmp_path: Path) -> None:
         assert servers.run(program, "a", tmp_path) is lost
         assert servers.run(program, "a", tmp_path).failure is None
     assert seen == ["a", "a"]
+
+
+def test_two_runs_do_not_mix_their_reports_in_one_folder(tmp_path: Path) -> None:
+    with (
+        module.Servers(tmp_path),
+        one_line("--out: another run writes into .*; wait for it"),
+        module.Servers(tmp_path),
+    ):
+        pytest.fail("the second run was not refused")
+    with module.Servers(tmp_path):
+        assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import tempfile
@@ -75,6 +76,32 @@ def make_folder(folder: Path, *, field: str) -> None:
             pass
     except OSError as error:
         sentence = f"{shown(folder)} cannot be written ({error.strerror}); name a writable folder"
+        raise InputError(field, sentence) from error
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, *, field: str) -> Iterator[None]:
+    """Keep a folder that exists for this process, in which others would mix their files with ours.
+
+    The kernel gives it back when this process ends, however it does.
+
+    Raises:
+        InputError: Another process has it.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            _lock(handle, folder, field)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path, field: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        sentence = f"another run writes into {shown(folder)}; wait for it, or name another folder"
         raise InputError(field, sentence) from error
 
 

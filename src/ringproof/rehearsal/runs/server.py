@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.budget import free_memory
+from ringproof.files import claimed
 from ringproof.programs import TimeLimit, ended_by, python, started, variables
 from ringproof.prove.touches import Touch, is_collecting, note
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
@@ -202,6 +203,11 @@ class Servers(contextlib.ExitStack):
         self._folder, self._free = folder, free
         self._logs = itertools.count()
         self._started: dict[tuple[object, ...], Server] = {}  # the last used is the last
+
+    def __enter__(self) -> Servers:
+        """Claim the folder: another run would remove the reports of this one."""
+        self.enter_context(claimed(self._folder, field="--out"))
+        return self
 
     def run(
         self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0,
