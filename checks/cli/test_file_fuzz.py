@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,29 @@ import pytest
 from checks.cli import fuzz_files
 from ringproof.cli import main as command
 
+SAMPLE = b"""---
+name: hierarchical-context-parallel
+description: Use it when a launch is read.
+---
+# A sample
+
+```bash
+export N=2
+OPTIONS="--context-parallel-size $((N * 2)) --num-layers 2 ${MORE:-}"
+torchrun --nproc_per_node 8 pretrain_gpt.py $OPTIONS --seq-length 4096
+```
+[rank0]: Traceback (most recent call last):
+[rank0]: ValueError: a message
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_damaged_files_are_read_or_refused() -> None:
-    counts = Counter[str]()
-    assert list(fuzz_files.fuzz(60, seed=34, counts=counts)) == []
-    assert counts.keys() == fuzz_files.kinds().keys()
+def test_damaged_files_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file for all kinds: with those of the repository each commit would draw others."""
+    monkeypatch.setattr(fuzz_files, "_read", lambda *_: (SAMPLE,))
+    for kind in fuzz_files.kinds():
+        assert list(fuzz_files.fuzz(8, seed=34, only=kind)) == [], kind
 
 
 def test_a_file_that_makes_a_command_fail_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
