@@ -268,6 +268,37 @@ def _cuda_cells(layer: Record) -> tuple[str, ...]:
     )
 
 
+def located_table(record: Record) -> str:
+    """What a rehearsal names first for each planted defect."""
+    head = "planted", "program", "phase planted", "phase and module named", "line", "verdict"
+    return _table(head, map(_located_cells, record["rows"]))
+
+
+def _located_cells(row: Record) -> tuple[str, ...]:
+    module = f" `{row['module']}`" if row["module"] else ""
+    file = row["computed_at"].rpartition("/")[2]
+    verdict = row["verdict"] if row["verdict"] == "exact" else f"**{row['verdict']}**"
+    name, _, release = row["name"].partition("@")
+    version = row["megatron"].partition("#")[0].removeprefix("pip:").replace("==", " ")
+    training = f"{row['training']}, {version}" if release else row["training"]
+    named = f"{row['phase']}{module}" or "-"
+    return f"`{name}`", training, row["planted"], named, f"`{file}`" if file else "", verdict
+
+
+def located_counts(record: Record) -> str:
+    """How many planted defects are located."""
+    meaning = {
+        "exact": "the phase and the module in which it is planted",
+        "near": "only one of the two",
+        "other": "neither",
+        "none": "nothing is named",
+        "not run": "",
+    }
+    counts = record["summary"] | {"not run": len(record["not_run"])}
+    rows = ((name, said, str(counts.get(name, 0))) for name, said in meaning.items())
+    return _table(("verdict", "what is named", "defects"), rows)
+
+
 TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
     {
         "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
@@ -277,6 +308,8 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "cuda": ("gpu.md", "graphs/results/cuda.json", cuda_table),
         "matrix": ("training.md", "training/results/matrix.json", matrix_table),
         "schedules": ("training.md", "training/results/convergence.json", schedule_table),
+        "located_counts": ("locate.md", "rehearsal/results/located.json", located_counts),
+        "located": ("locate.md", "rehearsal/results/located.json", located_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),
         "faults": ("faults.md", "training/results/faults.json", fault_table),
         "setups": ("faults.md", "training/results/faults.json", setup_table),

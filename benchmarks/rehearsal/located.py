@@ -288,8 +288,13 @@ def main() -> None:
             row = rows[pair.name] = locating.clean(pair) if clean else locating.planted(pair)
             sys.stderr.write(f"{row['verdict']:<8}{pair.name}: {row['said']}\n")
             listed = [rows[pair.name] for pair in pairs if pair.name in rows]
-            content = {"transformer_engine": dev.engine_version, "summary": summary(listed)}
-            write_record(given.json, {**content, "rows": listed})
+            content = {
+                "transformer_engine": dev.engine_version,
+                "summary": summary(listed),
+                "not_run": [pair.name for pair in pairs if pair.name not in rows],
+                "rows": listed,
+            }
+            write_record(given.json, content)
 
 
 if __name__ == "__main__":
