@@ -17,8 +17,8 @@ from ringproof.cli.rehearse import BRIDGE_PACKAGES
 from ringproof.errors import InputError
 from ringproof.launch.overrides import BRIDGE
 from ringproof.launch.reading import read_command
-from ringproof.launch.small.bridge import EVERY, put_tokens, shrink_settings
-from ringproof.launch.small.verl import OverrideDraft, read_layout, shrink_ranks
+from ringproof.launch.small.bridge import EVERY, check_model, put_tokens, shrink_settings
+from ringproof.launch.small.verl import OverrideDraft, put_reference, read_layout, shrink_ranks
 from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
 from ringproof.rehearsal.bridge.upstreams import is_bridge
 from ringproof.rehearsal.fixtures import ENGINE
@@ -141,6 +141,21 @@ def test_heads_layers_and_length_fit_the_groups() -> None:
     assert model["num_layers"] == 2 and model["seq_length"] == 128
     wide = small(16, context_parallel_size=8, tensor_model_parallel_size=2, sequence_parallel=True)
     assert wide["seq_length"] % (2 * 8) == 0 and wide["num_query_groups"] % 8 == 0
+
+
+def test_a_model_of_a_builder_is_not_taken_for_one_without_cp() -> None:
+    check_model({"context_parallel_size": 2})
+    with pytest.raises(InputError, match=r"model\.transformer"):
+        check_model({"transformer": {"context_parallel_size": 2}})
+
+
+def test_the_reference_has_no_levels() -> None:
+    """Megatron refuses sizes of levels whose product is not the size of CP."""
+    levels = {"context_parallel_size": 3, "hierarchical_context_parallel_sizes": [3]}
+    draft = OverrideDraft({"model": {"cp_comm_type": "p2p", **levels}})
+    after = put_reference(draft, BRIDGE, read_layout(draft, BRIDGE, 3))
+    assert after.world == 1 and draft.config["model"]["context_parallel_size"] == 1
+    assert draft.config["model"]["hierarchical_context_parallel_sizes"] is None
 
 
 def test_what_upstream_refuses_in_full_stays_refused_in_small() -> None:

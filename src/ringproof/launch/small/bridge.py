@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.errors import InputError
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.shrink import FLASH, ROUNDING, TRITON, USER_BUFFERS
 from ringproof.launch.small.verl import (
@@ -31,6 +33,19 @@ LATENT = MappingProxyType({
     "v_head_dim": HEAD,
 })  # fmt: skip
 """Widths of multi-latent attention."""
+
+
+def check_model(model: Mapping[str, Any]) -> None:
+    """Refuse a configuration whose model has its settings of Megatron in a part of its own.
+
+    Raises:
+        InputError: It has.
+    """
+    if "transformer" in model:
+        sentence = (
+            "is a part of the model, as models that a builder makes have it; that is not read"
+        )
+        raise InputError("model.transformer", f"it {sentence} here; take a release up to 0.6")
 
 
 def shrink_settings(draft: OverrideDraft, after: Layout, steps: int, dtype: str) -> None:

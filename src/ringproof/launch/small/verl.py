@@ -332,6 +332,7 @@ def put_reference(draft: OverrideDraft, module: str, small: Layout) -> Layout:
     draft.put(f"{at}.context_parallel_size", 1, OFF)
     draft.put_given(f"{at}.{places.dynamic}", False, OFF)
     draft.put_given(f"{at}.{places.kinds}", None, OFF)
+    draft.put_given(f"{at}.hierarchical_context_parallel_sizes", None, OFF)
     limit = f"{places.actor}.{places.limit}"
     if draft.get(f"{places.actor}.use_dynamic_bsz") and draft.integer(limit, LONGEST) < LONGEST:
         draft.put(limit, LONGEST, OFF)

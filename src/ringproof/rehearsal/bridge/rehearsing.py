@@ -169,6 +169,7 @@ class _Runs:
         if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
             sentence = "trains without Megatron-Bridge; name a script that calls its pretrain"
             raise InputError("SCRIPT", f"{shown(self._request.launch.script)} {sentence}")
+        small_bridge.check_model(config["model"])
         return config
 
     def _unread(self, failure: Failure) -> InputError:
