@@ -11,7 +11,7 @@ import pytest
 from ringproof.rehearsal.locate import saying
 from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, row_kind
 from ringproof.rehearsal.locate.factors import explained
-from ringproof.rehearsal.locate.gradients import loss_scales
+from ringproof.rehearsal.locate.gradients import loss_scales, wrong_weights
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
@@ -19,6 +19,7 @@ from ringproof.rehearsal.locate.rows import LAYOUTS, Source, contiguous, plain_r
 from ringproof.rehearsal.protocol.trace import (
     LOCAL,
     REDUCED,
+    WEIGHT,
     Place,
     RankTrace,
     TracedBatch,
@@ -492,3 +493,19 @@ def test_a_gradient_that_no_module_computed_is_only_the_first_wrong_one() -> Non
     assert "; what goes into it was not compared" in said and "agrees" not in said
     other = saying.sentence(found(run((1, add("~query", 0.5)))))
     assert "is wrong in the backward" in other and "what goes into it agrees" in other
+
+
+def test_weights_that_are_gathered_late_are_not_compared() -> None:
+    """With the overlapped gathering of parameters a rank has old parts when a step begins."""
+
+    def weights(disturbed: float, *, late: bool) -> RunTrace:
+        (record,) = one_rank(disturbed).ranks
+        held = [one for one in record.trace.parameters if one.kind == REDUCED]
+        parameters = tuple(replace(one, kind=WEIGHT) for one in held)
+        trace = replace(record.trace, parameters=parameters, gathered_late=late)
+        return RunTrace((replace(record, trace=trace),))
+
+    for late in (False, True):
+        same, near, other = (weights(by, late=late) for by in (0.0, 1e-7, 0.5))
+        found = wrong_weights(Runs(other, same, near, ""), 1)
+        assert (found is None) is late

@@ -216,6 +216,8 @@ def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...
         found["gradients of the parameters of experts"] = 1
     if run.ranks[0].trace.sharded:
         found["gradients after their reduction, which a distributed optimizer holds in parts"] = 1
+    if run.ranks[0].trace.gathered_late:
+        found["weights after a step, which are gathered while the next forward runs"] = 1
     if run.ranks[0].trace.overlapped:
         found["gradients before their reduction, which overlaps the backward"] = 1
     return tuple(found.items())

@@ -176,6 +176,7 @@ class RankTrace:
         sharded: Whether a distributed optimizer holds parts of the gradients only.
         overlapped: Whether gradients are reduced before the backward has ended.
         ended: Whether the program ran through on this rank.
+        gathered_late: Whether weights are gathered while the forward after their step runs.
     """
 
     rank: int
@@ -189,3 +190,4 @@ class RankTrace:
     sharded: bool
     overlapped: bool
     ended: bool = True
+    gathered_late: bool = False

@@ -241,6 +241,7 @@ class TraceRecorder:
             ended=ended,
             sharded=any(getattr(one, "use_distributed_optimizer", False) for one in configs),
             overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
+            gathered_late=any(getattr(one, "overlap_param_gather", False) for one in configs),
         )
         if self._rank == 0:
             request, ranks = self._request, math.prod(trace.place.sizes)
