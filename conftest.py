@@ -16,8 +16,10 @@ pytest_plugins = ["ringproof.rehearsal.fixtures"]
 # would import them here.
 collect_ignore_glob = [
     "src/ringproof/rehearsal/wheels/*.py",
+    "src/ringproof/rehearsal/bridge/ranks/*",
     "src/ringproof/rehearsal/own/ranks/*",
     "src/ringproof/rehearsal/verl/ranks/*",
+    "checks/rehearsal/verl_faults.py",
 ]
 
 settings.register_profile("shared", deadline=None)  # a shared machine may stop for a while

@@ -84,11 +84,14 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, lambda *_: None)
+    # One that arrives before the command can get it waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     own, child = os.getpid(), os.fork()
     if child == 0:
         _become(command, own, watched)
     # The command gets SIGINT and SIGHUP with its session; SIGTERM is often sent to one process.
     signal.signal(signal.SIGTERM, lambda *_: _send(child, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 # pipes of the command close with it
         if int(name) > 2 and int(name) not in (watched, woken, wake):
             with contextlib.suppress(OSError):
@@ -106,6 +109,7 @@ def _become(command: list[str], parent: int, watched: int) -> None:
     os.close(watched)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec keeps that
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         os.execv(command[0], command)
     except OSError as error:
