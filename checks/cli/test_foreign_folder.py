@@ -123,6 +123,7 @@ def test_as_a_module_only_what_python_imports_first_is_executed(tmp_path: Path) 
     assert made.executed(sys.executable, "-m", "ringproof", *TRAIN.split()) == []
 
 
+@pytest.mark.slow
 def test_programs_are_not_those_of_the_folder(
     foreign: Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_bfloat16_is_computed_in_float32() -> None:
     assert torch.allclose(y.double(), expected, rtol=2**-8, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_rows_and_needs_no_data() -> None:
     """Twice the rows, twice the products. On tensors without data, which no branch can read."""
     counts = []

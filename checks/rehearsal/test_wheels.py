@@ -61,6 +61,7 @@ def test_each_release_trains_in_each_layout(
     assert found == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("release", "defects"), [("0.18.2", 2), (NEWEST, 1)])
 def test_what_a_wheel_lacks_is_named(stage: SessionServers, release: str, defects: int) -> None:
     lacks = _upstream(stage, release).lacks
