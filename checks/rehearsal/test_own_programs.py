@@ -12,7 +12,13 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch, read_command
 from ringproof.rehearsal.fixtures import ENGINE, SessionServers
 from ringproof.rehearsal.own.rehearsing import is_own_program, rehearse_own
-from ringproof.rehearsal.own.report import combined, layout_of, reported
+from ringproof.rehearsal.own.report import (
+    combined,
+    layout_of,
+    repeats,
+    reported,
+    without_tokens,
+)
 from ringproof.rehearsal.protocol.reports import Iteration, RankReport
 from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.runs.outcome import Outcome
@@ -62,7 +68,7 @@ def test_a_right_loop_agrees(stage: SessionServers, tmp_path: Path, words: str) 
         (("return total / count,", "return total / count * size_of_cp(),"), "multiplied by 2 (CP)"),
         (("return total / count,", "return total / own,"), "grad norm differs first in step 1"),
         ((FINISH, ""), "grad norm differs first in step 1"),
-        (("batch = on_this_rank(next(batches))", "batch = next(batches)"), "loss of the labels"),
+        (("batch = on_this_rank(next(batches))", "batch = next(batches)"), "the whole sequence"),
     ],
     ids=["scaled-twice", "mean-of-its-own-tokens", "gradients-not-summed", "not-sliced"],
 )
@@ -74,6 +80,16 @@ def test_a_wrong_loop_is_seen(
     variant = _variant(stage, tmp_path, change, (name, helper + name))
     assert variant.starts and variant.agreement.agrees is False
     assert said in variant.agreement.reason
+
+
+@pytest.mark.slow
+def test_a_size_that_is_written_in_the_program_leaves_it_unknown(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    size = "    size = parallel_state.get_context_parallel_world_size()\n"
+    variant = _variant(stage, tmp_path, (size, "    size = 2\n"))
+    assert variant.agreement.other_tokens
+    assert "is written in the program itself" in variant.agreement.reason
 
 
 @pytest.mark.slow
@@ -135,10 +151,22 @@ def _outcome(*rows: dict[str, object], levels: tuple[int, ...] = (), tensor: int
     layout = {
         "tensor": tensor, "pipeline": 1, "context": 2, "levels": levels, "dynamic": False,
     }  # fmt: skip
-    told = ({"steps": [row], "layout": layout, "comm_types": ["a2a"]} for row in rows)
+    told = (
+        {"steps": [{"tokens": (0, 0), **row}], "layout": layout, "comm_types": ["a2a"]}
+        for row in rows
+    )
     step = Iteration(1, {}, None, 0.1)
     ranks = (RankReport(rank, None, (step,), results=one) for rank, one in enumerate(told))
     return Outcome(tuple(ranks), None, 1.0, 0, Path("logs"))
+
+
+def test_the_same_tokens_several_times_are_told_from_other_tokens() -> None:
+    row = {"sums": {}, "norm": 1.0, "of_all": True}
+    once = combined(_outcome({**row, "tokens": (3, 10)}))
+    twice = combined(_outcome(*({**row, "tokens": (3, 10)},) * 2))
+    other = combined(_outcome({**row, "tokens": (6, 21)}))
+    assert once.tokens == {1: (3, 10)} and without_tokens(once).tokens == {}
+    assert repeats(twice, once, 2) and not repeats(other, once, 2)
 
 
 def test_norms_decide_alone_where_no_model_got_labels() -> None:

@@ -157,7 +157,7 @@ def wrong_weights(runs: Runs, step: int) -> Culprit | None:
 
     Weights whose gathering overlaps the forward are gathered after they were recorded.
     """
-    if runs.run.ranks[0].trace.gathered_late:
+    if any(one.ranks[0].trace.gathered_late for one in (runs.run, runs.reference)):
         return None
     wrong = [one for one in differences(runs, step, WEIGHT) if one.wrong]
     if not wrong:

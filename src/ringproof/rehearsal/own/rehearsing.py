@@ -23,7 +23,9 @@ from ringproof.rehearsal.own.report import (
     AskedLayout,
     combined,
     layout_of,
+    repeats,
     reported,
+    without_tokens,
 )
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.rehearsing import (
@@ -60,6 +62,11 @@ NOTE = (
     "It is a program on megatron-core's library without Megatron's command line, so it ran as it "
     "is and was not shrunk."
 )
+WHOLE_ON_EACH = (
+    " Each rank of a CP group had the whole sequence: together they trained on each token of the "
+    "reference as many times as the group has ranks."
+)
+WRITTEN_SIZE = " A CP size that is written in the program itself is not taken out of it."
 UNKNOWN = RequestedPath(False, 1, ("p2p",), ())
 
 
@@ -186,10 +193,7 @@ class _OwnRuns:
             said = refusal_of(expected.failure, expected.ranks).message
             agreement = Agreement(False, f"The program with CP 1 did not run: {said}")
         else:
-            by_norms = not (variant.outcome.losses or expected.losses)
-            agreement = compare(variant.outcome, expected, variant.dtype, by_norms=by_norms)
-            meant = _factor(agreement, layout)
-            agreement = dataclasses.replace(agreement, reason=f"{agreement.reason}{meant}")
+            agreement = _agreement(variant.outcome, expected, variant.dtype, layout)
         told = tuple(_differing(variant.outcome, expected)) if agreement.agrees else ()
         return dataclasses.replace(
             variant, reference=small, reference_outcome=expected, agreement=agreement, metrics=told
@@ -246,6 +250,19 @@ def _incomparable(outcome: Outcome, layout: AskedLayout | None) -> Agreement | N
             None, "It uses no context parallelism, so there is nothing to compare with."
         )
     return None
+
+
+def _agreement(outcome: Outcome, expected: Outcome, dtype: str, layout: AskedLayout) -> Agreement:
+    """Compare a program with itself at CP 1, and say what its tokens or a factor tell."""
+    by_norms = not (outcome.losses or expected.losses)
+    agreement = compare(outcome, expected, dtype, by_norms=by_norms)
+    meant = _factor(agreement, layout)
+    if agreement.other_tokens and repeats(outcome, expected, layout.path.size):
+        agreement = compare(without_tokens(outcome), without_tokens(expected), dtype)
+        meant = WHOLE_ON_EACH
+    elif agreement.other_tokens:
+        meant = WRITTEN_SIZE
+    return dataclasses.replace(agreement, reason=f"{agreement.reason}{meant}")
 
 
 def _factor(agreement: Agreement, layout: AskedLayout) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringproof.rehearsal.protocol.reports import RankReport
+from ringproof.rehearsal.protocol.reports import DIGESTS, RankReport
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.path import RequestedPath
 
@@ -70,7 +70,10 @@ def combined(outcome: Outcome) -> Outcome:
     first = outcome.ranks[0]
     iterations = tuple(
         dataclasses.replace(
-            iteration, losses=_losses(_chosen(rows, OF_LABELS)), grad_norm=_norm(rows, copies)
+            iteration,
+            losses=_losses(_chosen(rows, OF_LABELS)),
+            grad_norm=_norm(rows, copies),
+            tokens=_tokens(rows),
         )
         for iteration, rows in zip(first.iterations, zip(*steps, strict=False), strict=False)
     )
@@ -82,7 +85,7 @@ def combined(outcome: Outcome) -> Outcome:
 
 def _silent(report: RankReport) -> Iterator[Any]:
     for iteration in report.iterations:
-        yield dataclasses.replace(iteration, losses={}, grad_norm=None)
+        yield dataclasses.replace(iteration, losses={}, grad_norm=None, tokens=None)
 
 
 def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -105,6 +108,28 @@ def _chosen(rows: Sequence[Mapping[str, Any]], start: str) -> list[Mapping[str, 
     """Rows of ranks with those sums alone whose names begin so."""
     every = ([(k, v) for k, v in row["sums"].items() if k.startswith(start)] for row in rows)
     return [{"sums": dict(sums)} for sums in every]
+
+
+def _tokens(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+    """Number and digest of the labels of all ranks; ``None`` where no model got any."""
+    count = sum(row["tokens"][0] for row in rows)
+    return (count, sum(row["tokens"][1] for row in rows) % DIGESTS) if count else None
+
+
+def without_tokens(outcome: Outcome) -> Outcome:
+    """Return an outcome of which it is not known what was trained on."""
+    first, *others = outcome.ranks
+    blank = tuple(dataclasses.replace(one, tokens=None) for one in first.iterations)
+    ranks = (dataclasses.replace(first, iterations=blank), *others)
+    return dataclasses.replace(outcome, ranks=ranks)
+
+
+def repeats(outcome: Outcome, reference: Outcome, times: int) -> bool:
+    """Return whether a run trained on each token of its reference so many times, in each step."""
+    mine, other = outcome.tokens, reference.tokens
+    return mine == {
+        step: (times * count, times * digest % DIGESTS) for step, (count, digest) in other.items()
+    }
 
 
 def _norm(rows: Sequence[Mapping[str, Any]], copies: float) -> float | None:

@@ -25,8 +25,9 @@ from megatron.core.transformer import TransformerConfig
 from torch.optim import optimizer as torch_optimizer
 
 from ringproof.rehearsal.own.report import OF_LABELS, REPORTED, STEPS, WITHOUT_CP
+from ringproof.rehearsal.protocol.reports import DIGESTS
 from ringproof.rehearsal.rank import weights
-from ringproof.rehearsal.rank.probe import MODELS, hand_over, log_step
+from ringproof.rehearsal.rank.probe import MODELS, digest_of, hand_over, log_step
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 PASSES = (
@@ -63,7 +64,7 @@ class _Watch:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._stepping = False
-        self._norm = 0.0
+        self._norm, self._tokens = 0.0, (0, 0)
         self._told: dict[str, Any] = {"steps": [], "layout": None, "comm_types": [], "bf16": False}
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         hand_over(self._told)
@@ -115,6 +116,10 @@ class _Watch:
                 costs = found.detach().reshape(-1).double()
                 counted = torch.ones_like(costs) if mask is None else mask.reshape(-1).double()
                 self._add(OF_LABELS, float((costs * counted).sum()), float(counted.sum()))
+                targets = labels.reshape(-1).to(torch.int64)
+                count, digest = self._tokens
+                digest = (digest + digest_of(targets)) % DIGESTS
+                self._tokens = count + len(targets), digest
             return found
 
         for name, kind in MODELS.items():
@@ -181,8 +186,10 @@ class _Watch:
         self._sums[name][1] += count
 
     def _end_step(self, norm: float | None, *, of_all: bool) -> None:
-        self._told["steps"].append({"sums": dict(self._sums), "norm": norm, "of_all": of_all})
+        step = {"sums": dict(self._sums), "norm": norm, "of_all": of_all, "tokens": self._tokens}
+        self._told["steps"].append(step)
         self._sums.clear()
+        self._tokens = (0, 0)
         log_step({}, norm)
         if len(self._told["steps"]) == self._limit:
             raise SystemExit(0)  # every rank ends after the same step
