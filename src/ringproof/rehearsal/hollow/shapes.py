@@ -78,6 +78,7 @@ KERNELS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "multi_tensor_scale": _nothing,
     "multi_tensor_scale_tensor": _nothing,
     "multi_tensor_adam": _nothing,
+    "multi_tensor_adam_param_remainder": _nothing,
     "multi_tensor_l2norm": _norms,
 })  # fmt: skip
 """Kernels over lists of whole buffers, by symbol."""

@@ -32,6 +32,7 @@ FUNCTIONS = (
     "generic_gemm", "te_general_grouped_gemm", "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd",
     "rmsnorm_bwd", "rmsnorm_bwd_add", "swiglu", "dswiglu", "multi_tensor_scale",
     "multi_tensor_scale_tensor", "multi_tensor_l2norm", "multi_tensor_adam",
+    "multi_tensor_adam_param_remainder",
     "fused_rope_forward", "fused_rope_backward",
 )  # fmt: skip
 

@@ -243,6 +243,26 @@ def multi_tensor_adam(
             copy.copy_(parameter)
 
 
+def multi_tensor_adam_param_remainder(
+    chunk: int, overflow: Tensor, lists: list[list[Tensor]], *rest: Any
+) -> None:
+    """Do the same for bfloat16 parameters whose float32 rest is in a list of int16 tensors.
+
+    A parameter is rounded up where its rest, the lower half of the float32 number, is negative.
+    Source: ``adam.cu`` of Transformer Engine's multi-tensor kernels.
+    """
+    gradients, parameters, means, squares, rests = lists
+    whole = []
+    for parameter, low in zip(parameters, rests, strict=True):
+        high = parameter.view(torch.int16).int() - (low < 0).int()
+        whole.append(((high << 16) | (low.int() & 0xFFFF)).view(torch.float32))
+    multi_tensor_adam(chunk, overflow, [gradients, whole, means, squares], *rest)
+    for parameter, low, exact in zip(parameters, rests, whole, strict=True):
+        bits = exact.view(torch.int32)
+        low.copy_(bits.to(torch.int16))
+        parameter.view(torch.int16).copy_((bits >> 16) + (low < 0).int())
+
+
 def fused_rope_forward(x: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
     """Rotate ``x``; see `_angles` for which angle a row gets."""
     return _rotated(x, freqs, rest, 1)
