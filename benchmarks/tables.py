@@ -299,6 +299,45 @@ def located_counts(record: Record) -> str:
     return _table(("verdict", "what is named", "defects"), rows)
 
 
+def published_table(record: Record) -> str:
+    """What `ringproof fit` says of configurations that others published for 80 GB."""
+    head = "configuration", "known", "verdict", "peak", "recorded there", "seconds"
+    return _table(head, map(_published_cells, record["rows"].items()))
+
+
+def _published_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
+    name, row = entry
+    there = f"{row['peak_gb']} GB ({row['error']:+.1%})" if "peak_gb" in row else ""
+    verdict = "fits" if row["fits"] else "does not fit"
+    return (
+        name,
+        row["outcome"],
+        verdict,
+        f"{row['peak'] / 1e9:.1f} GB",
+        there,
+        f"{row['seconds']:.0f}",
+    )
+
+
+def theory_table(record: Record) -> str:
+    """How far formulas are off on the recorded launches."""
+    names = {
+        "megatron": "Megatron-LM's `report_theoretical_memory`, executed",
+        "scores": "model states of ZeRO with activations of Korthikanti et al., scores kept",
+        "no_scores": "the same without the scores of attention",
+    }
+    found = record["summary"]["all"]
+    rows = (
+        (
+            said,
+            str(found[name]["rows"]),
+            *(f"{found[name][one]:.0%}" for one in ("median", "p95", "largest")),
+        )
+        for name, said in names.items()
+    )
+    return _table(("formula", "launches", "median", "95%", "largest"), rows)
+
+
 TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
     {
         "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
@@ -310,6 +349,8 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "schedules": ("training.md", "training/results/convergence.json", schedule_table),
         "located_counts": ("locate.md", "rehearsal/results/located.json", located_counts),
         "located": ("locate.md", "rehearsal/results/located.json", located_table),
+        "published": ("fit.md", "rehearsal/results/published.json", published_table),
+        "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),
         "faults": ("faults.md", "training/results/faults.json", fault_table),
         "setups": ("faults.md", "training/results/faults.json", setup_table),
