@@ -67,7 +67,7 @@ def page(found: Sequence[ConformanceRecord]) -> str:
             statuses=list(Status),
             records=found,
             parts=[
-                (part, [(name, list(cases)) for name, cases in groupby(matrix, _group)])
+                (part, _groups(matrix), sum(_ran(case, part) for case in matrix), len(matrix))
                 for part, matrix in (
                     ([one for one in found if not _is_verl(one)], CASES),
                     ([one for one in found if _is_verl(one)], VERL_CASES),
@@ -81,8 +81,12 @@ def page(found: Sequence[ConformanceRecord]) -> str:
     )
 
 
-def _group(case: Case) -> str:
-    return case.group
+def _groups(matrix: Iterable[Case]) -> list[tuple[str, list[Case]]]:
+    return [(name, list(cases)) for name, cases in groupby(matrix, lambda case: case.group)]
+
+
+def _ran(case: Case, part: Iterable[ConformanceRecord]) -> bool:
+    return any(case.id in record.by_id for record in part)
 
 
 def _is_verl(record: ConformanceRecord) -> bool:
