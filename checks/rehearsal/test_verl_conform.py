@@ -70,6 +70,11 @@ def test_options_of_verl_need_its_framework(option: str) -> None:
     assert "add --framework verl" in str(done.exception)
 
 
+def test_the_first_wrong_tensor_of_verl_cannot_be_asked_for() -> None:
+    done = CliRunner().invoke(app, ["conform", "--framework", "verl", "--locate"])
+    assert isinstance(done.exception, InputError) and done.exception.field == "--locate"
+
+
 def test_only_a_launch_of_verl_needs_no_upstream(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("torchrun pretrain_gpt.py --context-parallel-size 2\n")

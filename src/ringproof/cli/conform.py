@@ -43,7 +43,11 @@ class ConformCommand(RunOptions):
         "agreed there and does not agree here.",
         metavar="NAME",
     )
-    locate: bool = option(True, "Look for the first wrong tensor of a case that differs.")
+    locate: bool | None = option(
+        None,
+        "Look for the first wrong tensor of a case of Megatron-LM that differs.  [default: locate]",
+        "--locate/--no-locate",
+    )
     out: str = option("", "Folder for logs. Without it, none are kept.", metavar="DIR")
     name: str = option("", "Name of this Megatron in the table and the JSON.", metavar="NAME")
     framework: str = option(
@@ -116,6 +120,8 @@ def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRec
     for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
         if value and not verl:
             raise InputError(name, "the framework is Megatron-LM; add --framework verl")
+    if verl and options.locate:
+        raise InputError("--locate", "no tensor of verl is looked for; leave out --locate")
     if verl:
         require_packages("conform", VERL_PACKAGES, "verl")
     if not options.upstream and not verl:
@@ -131,8 +137,8 @@ def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRec
             opened = open_upstream(options.upstream, options.te, **source)
             make_folder(kept, field="--out")
             return run_matrix(
-                opened, wanted, kept, iterations=steps, name=name, locates=options.locate,
-                progress=tell,
+                opened, wanted, kept, iterations=steps, name=name,
+                locates=options.locate is not False, progress=tell,
             )  # fmt: skip
         from ringproof.rehearsal.verl.conforming import run_verl_matrix
         from ringproof.rehearsal.verl.upstreams import choose_releases, open_stack, open_verl
