@@ -16,7 +16,9 @@ from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.doctor.rule import Effect
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
+from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.stack.products import BRIDGE, Product
 
 LAUNCH = Launch("/somewhere/pretrain_gpt.py", ("--num-layers", "2"), {}, 1, 8, "train.sh:3")
 
@@ -133,7 +135,11 @@ def options_of(words):
 def test_the_code_of_a_line_is_a_release_or_a_commit():
     known = cards()
     assert upstream_of("r0.18", known) == "pip:megatron-core==0.18.2"
-    assert upstream_of("dev", known) == f"fetched:NVIDIA/Megatron-LM@{COMMITS['dev']}"
+    for name in ("dev", "main", "pr5618", "pr6479", "release"):
+        assert upstream_of(name, known) == f"fetched:NVIDIA/Megatron-LM@{COMMITS[name]}"
+    assert upstream_of("megatron-core", known) == upstream_of(
+        "release", known
+    )  # its wheel has none
     with pytest.raises(InputError, match="no code of 'dynamic-v2' is known"):
         upstream_of("dynamic-v2", known)
 
@@ -141,10 +147,12 @@ def test_the_code_of_a_line_is_a_release_or_a_commit():
 @pytest.mark.parametrize("offline", [True, False])
 def test_what_the_cache_lacks_is_fetched_unless_that_is_forbidden(offline):
     commands = import_module("ringproof.cli.doctor")
-    asked = []
+    asked, folders = [], []
 
-    def ask(cached, _):
+    def ask(cached, folder, _):
         asked.append(cached)
+        folders.append(folder)
+        assert folder.is_dir()
         if cached:
             raise InputError("--upstream", "x is not in the cache, and this is offline")
         return checked.Checked("x", True)
@@ -156,6 +164,48 @@ def test_what_the_cache_lacks_is_fetched_unless_that_is_forbidden(offline):
     else:
         assert commands._from_cache(options, ask).accepted
     assert asked == ([True] if offline else [True, False])
+    assert not any(folder.exists() for folder in folders)  # its logs, too, are removed
+
+
+@pytest.mark.parametrize(
+    "words", [["--line", "main"], ["--upstream", "pip:megatron-bridge==0.5.1"]]
+)
+def test_two_launches_at_once_share_no_folder(monkeypatch, tmp_path, words):
+    commands = import_module("ringproof.cli.doctor")
+    folders = []
+
+    def ask(*_, folder, **__):
+        folders.append(folder)
+        return checked.Checked("x", True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checked, "ask", ask)
+    monkeypatch.setattr(commands.validated, "ask", ask)
+    monkeypatch.setattr(commands, "require_packages", lambda *_: None)
+    monkeypatch.setattr(commands, "load_cards", lambda _: cards())
+    bridge = Product(BRIDGE, tmp_path, "0.5.1")
+    monkeypatch.setattr(commands.DoctorCommand, "products", lambda _: ((words[1], bridge),))
+    options = commands.DoctorCommand(words=("x",), **options_of(words))
+    settings = of_launch(LAUNCH)
+    if options.upstream:
+        recipe = "torchrun run_recipe.py --recipe x model.a=2 train.train_iters=9"
+        settings = read_settings(recipe.split(), {})
+    examined = examine(settings, stack_at("main"))
+    commands._asked(examined, options)
+    commands._asked(examined, options)
+    assert len(set(folders)) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_script_of_the_current_folder_is_not_run(monkeypatch, tmp_path):
+    fitting = pytest.importorskip("ringproof.rehearsal.fit.fitting", reason="needs torch")
+    monkeypatch.chdir(tmp_path)
+    Path("pretrain_gpt.py").write_text("raise SystemExit('run')")
+    without = Upstream(tmp_path / "wheel", "pip:megatron-core==0.16.1", tmp_path, "2", None)
+    monkeypatch.setattr(fitting, "open_upstream", lambda *_, **__: without)
+    given = {"cache": Path(), "folder": tmp_path / "logs", "offline": True, "progress": print}
+    with pytest.raises(InputError, match=r"0\.16\.1 does not have the program 'pretrain_gpt\.py'"):
+        checked.ask(replace(LAUNCH, script="pretrain_gpt.py"), "here", None, **given)
 
 
 CONNECTIONS = replace(LAUNCH, arguments=(*LAUNCH.arguments, "--context-parallel-size", "2"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -227,32 +228,36 @@ def _checked(
     if MEGATRON not in given:
         raise _no_checkout("--checks")
     require_packages("doctor --checks")
-    folder = Path("build/rehearsal") / f"checks-{_name(launch)}"
-    return _from_cache(options, lambda offline, progress: checked.ask(
+    return _from_cache(options, lambda offline, folder, progress: checked.ask(
         launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
         offline=offline, limit=limit, progress=progress,
     ))  # fmt: skip
 
 
 def _from_cache(
-    options: DoctorCommand, ask: Callable[[bool, Callable[[str, str], None]], checked.Checked]
+    options: DoctorCommand, ask: Callable[[bool, Path, Callable[[str, str], None]], checked.Checked]
 ) -> checked.Checked:
     """Ask with what the cache has, and where that does not suffice, with what can be fetched.
+
+    Args:
+        ask: Called with whether it is offline, a folder for logs that is removed afterwards, and
+            what reports the progress.
 
     Raises:
         InputError: An upstream is not there, or cannot be used.
     """
-    with rank_progress(HarmlessConsole(stderr=True)) as shown:
+    scratch = tempfile.TemporaryDirectory(prefix="ringproof-doctor-", ignore_cleanup_errors=True)
+    with scratch as folder, rank_progress(HarmlessConsole(stderr=True)) as shown:
 
         def progress(phase: str, line: str) -> None:
             shown(phase, brief(line))
 
         try:
-            return ask(True, progress)
+            return ask(True, Path(folder), progress)
         except InputError as error:
             if options.offline or "offline" not in str(error):
                 raise
-            return ask(False, progress)
+            return ask(False, Path(folder), progress)
 
 
 def _validated(
@@ -267,9 +272,8 @@ def _validated(
     require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
     versions = (one.version for _, one in options.products() if one.repo == BRIDGE)
     megatron = given.get(MEGATRON) or core_of(next(versions))
-    return _from_cache(options, lambda offline, progress: validated.ask(
-        asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads,
-        folder=Path("build/rehearsal") / f"checks-{asked['recipe']}",
+    return _from_cache(options, lambda offline, folder, progress: validated.ask(
+        asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads, folder=folder,
         offline=offline, limit=limit, progress=progress,
     ))  # fmt: skip
 

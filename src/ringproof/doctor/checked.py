@@ -116,7 +116,7 @@ def ask(
 
     request = FitRequest(
         launch=launch, megatron=megatron, engine=engine, folder=folder, cache=cache, ranks=(0,),
-        timeout=SECONDS, limit=limit, offline=offline,
+        timeout=SECONDS, limit=limit, offline=offline, own_script=False,
     )  # fmt: skip
     try:
         result = fit(request, progress)

@@ -125,16 +125,18 @@ def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
 
 
 def upstream_of(name: str, cards: Mapping[str, Card]) -> str:
-    """Return the spec of the code of a line: a release, or a commit that a card names.
+    """Return the spec of the code of a line: a commit that a card names, or else a release.
+
+    The commit comes first, since the wheel of 0.16 does not have `pretrain_gpt.py`.
 
     Raises:
         InputError: No card names code of this line.
     """
-    if name in RELEASES or name == "megatron-core":
-        return f"pip:megatron-core=={VERSIONS[name]}"
     named = {key.removeprefix("megatron-lm-"): upstream
              for key, upstream in cards[FINEST].upstreams.items()}  # fmt: skip
     commit = getattr(named.get(name), "commit", None)
+    if commit is None and name in RELEASES:
+        return f"pip:megatron-core=={VERSIONS[name]}"
     if commit is None:
         raise InputError("--line", f"no code of {shown(name)} is known; name it with --upstream")
     return f"fetched:{MEGATRON}@{commit}"

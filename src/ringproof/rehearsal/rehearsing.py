@@ -132,11 +132,14 @@ def open_one(request: Request, megatron: str, option: str) -> Upstream:
     )
 
 
-def find_script(launch: Launch, upstream: Upstream) -> str:
+def find_script(launch: Launch, upstream: Upstream, *, own: bool = True) -> str:
     """Return the launch's script as a path that `Program` takes.
 
     A script is looked for in the checkout first, by as much of its path as exists there, and then
     where the launch names it.
+
+    Args:
+        own: Whether it may be a script that is not upstream's.
 
     Raises:
         InputError: There is no such script.
@@ -146,9 +149,9 @@ def find_script(launch: Launch, upstream: Upstream) -> str:
         candidate = Path(*parts[start:])
         if not candidate.is_absolute() and upstream.program(str(candidate)) is not None:
             return str(candidate)
-    own = Path(launch.script)
-    if own.is_file():
-        return str(own.resolve())
+    named = Path(launch.script)
+    if own and named.is_file():
+        return str(named.resolve())
     sentence = (
         f"{upstream.megatron_name} does not have the program {shown(launch.script)}; name a "
         "checkout that has it (for a wheel there is only pretrain_gpt.py, from 0.17 on)"

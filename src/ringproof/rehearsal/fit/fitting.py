@@ -39,6 +39,7 @@ class FitRequest:
         routing: One of `ROUTINGS`.
         timeout: Longest time of one rank, in seconds.
         limit: Longest time of everything, in seconds; ``None`` for no limit.
+        own_script: Whether the launch may name a script that is not upstream's.
     """
 
     launch: Launch
@@ -53,6 +54,7 @@ class FitRequest:
     timeout: float = 600.0
     limit: float | None = None
     offline: bool = False
+    own_script: bool = True
 
 
 class Refused(InputError):
@@ -123,7 +125,7 @@ class Fitting:
         self._upstream = open_upstream(
             request.megatron, request.engine, cache=request.cache, offline=request.offline
         )
-        self._script = find_script(request.launch, self._upstream)
+        self._script = find_script(request.launch, self._upstream, own=request.own_script)
         make_folder(request.folder, field="--out")
         variables = request.launch.environment.items()
         imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
