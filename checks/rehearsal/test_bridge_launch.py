@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,13 @@ from ringproof.cli.rehearse import BRIDGE_PACKAGES
 from ringproof.errors import InputError
 from ringproof.launch.overrides import BRIDGE
 from ringproof.launch.reading import read_command
-from ringproof.launch.small.bridge import EVERY, check_model, put_tokens, shrink_settings
+from ringproof.launch.small.bridge import (
+    EVERY,
+    check_config,
+    hide_made_up,
+    put_tokens,
+    shrink_settings,
+)
 from ringproof.launch.small.verl import OverrideDraft, put_reference, read_layout, shrink_ranks
 from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
 from ringproof.rehearsal.bridge.upstreams import is_bridge
@@ -30,6 +37,12 @@ RELEASE = "pip:megatron-bridge==0.5.1"
 UNFIT = ("pip:megatron-core==0.16.1", "pip:megatron-bridge==0.6.2")
 RECIPE = "llama3_8b_pretrain_config"
 LAUNCH = ("torchrun", "--nproc-per-node", "2", "run_recipe.py", "--recipe", RECIPE)
+TUNED = (
+    "--recipe=llama32_1b_sft_config", "model.context_parallel_size=2",
+    "model.calculate_per_token_loss=true", "ddp.average_in_collective=false",
+    "checkpoint.pretrained_checkpoint=/models/llama32",
+    "dataset.offline_packing_specs.pad_seq_to_mult=4",
+)  # fmt: skip
 SCRIPT = """
 from megatron.bridge.recipes.llama.llama3 import llama32_1b_pretrain_config as recipe
 from megatron.bridge.training.gpt_step import forward_step
@@ -73,6 +86,18 @@ def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
     assert main.outcome.tokens == main.reference_outcome.tokens != {}
     assert len(main.losses) == 2 and not main.needs
     assert "model.seq_length" in {change.what for change in main.changes}
+
+
+@pytest.mark.slow
+def test_packed_fine_tuning_agrees_and_needs_no_checkpoint(tmp_path: Path) -> None:
+    result = rehearsed(tmp_path, *TUNED, pair=("pip:megatron-bridge==0.6.2", ""))
+    assert result.passed, result.headline
+    main = result.main
+    assert main.outcome is not None and main.reference_outcome is not None
+    assert main.outcome.tokens == main.reference_outcome.tokens != {}
+    changes = {change.what: change.before for change in main.changes}
+    assert changes["model.num_layers"] == "of the model"
+    assert changes["checkpoint.pretrained_checkpoint"] == "/models/llama32"
 
 
 @pytest.mark.slow
@@ -143,10 +168,41 @@ def test_heads_layers_and_length_fit_the_groups() -> None:
     assert wide["seq_length"] % (2 * 8) == 0 and wide["num_query_groups"] % 8 == 0
 
 
-def test_a_model_of_a_builder_is_not_taken_for_one_without_cp() -> None:
-    check_model({"context_parallel_size": 2})
-    with pytest.raises(InputError, match=r"model\.transformer"):
-        check_model({"transformer": {"context_parallel_size": 2}})
+PACKS = {"packed_sequence_specs": {"packed_sequence_size": 4096}}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model": {"transformer": {"context_parallel_size": 2}}}, r"model\.transformer"),
+        ({"model": {"context_parallel_size": 2}, "peft": {"dim": 8}}, "peft: .*; give peft=null"),
+        ({"model": {"context_parallel_size": 2}, "dataset": PACKS}, r"packed_sequence_specs=null"),
+    ],
+    ids=["builder", "adapters", "packing"],
+)
+def test_what_only_the_rehearsal_lets_fail_is_no_verdict(
+    config: dict[str, Any], message: str
+) -> None:
+    """A model of a builder would be taken for one without CP; the others stop in Bridge's code."""
+    with pytest.raises(InputError, match=message):
+        check_config(config)
+
+
+def test_what_can_be_rehearsed_is_not_refused() -> None:
+    unpacked = {"packed_sequence_specs": {"packed_sequence_size": -1}}
+    offline = {"offline_packing_specs": {"packed_sequence_size": 4096}}
+    for dataset in (unpacked, offline, {"packed_sequence_specs": None}, None, "..."):
+        check_config({"model": {"context_parallel_size": 2}, "dataset": dataset, "peft": None})
+    check_config({"model": {"context_parallel_size": 1}, "dataset": PACKS})
+    check_config({"model": {}, "dataset": PACKS})
+
+
+def test_sizes_of_a_model_of_a_hub_are_not_stated() -> None:
+    draft = OverrideDraft({"model": {"num_layers": EVERY, "seq_length": 8192}})
+    shrink_settings(draft, read_layout(draft, BRIDGE, 1), 2, "float32")
+    changes = {one.what: one.before for one in hide_made_up(draft.changes)}
+    assert changes["model.num_layers"] == "of the model"
+    assert changes["model.seq_length"] == "8192"
 
 
 def test_the_reference_has_no_levels() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
+from ringproof.launch.small.draft import Change
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.shrink import FLASH, ROUNDING, TRITON, USER_BUFFERS
 from ringproof.launch.small.verl import (
@@ -27,6 +29,7 @@ EVERY = 5040  # which the sizes of groups up to 10 divide
 VOCABULARY = 128
 HEAD = 16  # width of an attention head
 SHORTEST = 128  # tokens of a sequence; the longest made-up conversation has 96
+PACKS = "packed_sequence_specs"  # up to 0.5; since 0.6 it is offline_packing_specs
 QUANTIZED = ("fp8", "fp4")
 LATENT = MappingProxyType({
     "q_lora_rank": 32, "kv_lora_rank": 32, "qk_head_dim": HEAD, "qk_pos_emb_head_dim": HEAD,
@@ -35,17 +38,29 @@ LATENT = MappingProxyType({
 """Widths of multi-latent attention."""
 
 
-def check_model(model: Mapping[str, Any]) -> None:
-    """Refuse a configuration whose model has its settings of Megatron in a part of its own.
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that would fail because of the rehearsal, or that is not read.
 
     Raises:
-        InputError: It has.
+        InputError: Its model has its settings of Megatron in a part of its own, it trains
+            adapters, or it packs under CP as Bridge up to 0.5 does.
     """
+    model, dataset = config["model"], config.get("dataset")
     if "transformer" in model:
         sentence = (
             "is a part of the model, as models that a builder makes have it; that is not read"
         )
         raise InputError("model.transformer", f"it {sentence} here; take a release up to 0.6")
+    here = "cannot be rehearsed here, since"
+    if config.get("peft") is not None:
+        sentence = f"it {here} it needs a checkpoint of the model; give peft=null"
+        raise InputError("peft", f"{sentence}, which trains all parameters")
+    specs = dataset.get(PACKS) if isinstance(dataset, Mapping) else None
+    size = specs.get("packed_sequence_size") if isinstance(specs, Mapping) else None
+    parallel = model.get("context_parallel_size") not in (None, 1)
+    if parallel and isinstance(size, int) and size > 0:
+        why = "with CP, Bridge up to 0.5 tells tensors of the CPU from those of a GPU"
+        raise InputError(f"dataset.{PACKS}", f"it {here} {why}; give {PACKS}=null, or take 0.6")
 
 
 def shrink_settings(draft: OverrideDraft, after: Layout, steps: int, dtype: str) -> None:
@@ -130,7 +145,7 @@ def _shrink_batch(draft: OverrideDraft, after: Layout) -> None:
     for name in ("dataset.seq_length", "dataset.sequence_length"):
         same = draft.get(name) == given  # Bridge refuses two lengths, in small as in full
         draft.put_known(name, length if same else 2 * length, LENGTHS)
-    for name in ("packed_sequence_specs", "offline_packing_specs"):
+    for name in (PACKS, "offline_packing_specs"):
         if draft.get(f"dataset.{name}.packed_sequence_size"):
             draft.put(f"dataset.{name}.packed_sequence_size", length, LENGTHS)
     micro, batch = (draft.integer(f"train.{name}_batch_size") for name in ("micro", "global"))
@@ -180,6 +195,14 @@ def _leave_out(draft: OverrideDraft) -> None:
         draft.put_known("model.attention_backend", "fused", FLASH)
 
 
+def hide_made_up(changes: Sequence[Change]) -> list[Change]:
+    """Return changes without the sizes that were made up for a model of a hub."""
+    return [
+        replace(one, before="of the model") if one.hides == MODEL and one.before else one
+        for one in changes
+    ]
+
+
 def put_tokens(draft: OverrideDraft, folder: str) -> None:
     """Put made-up data in the place of files, of a hub and of a tokenizer.
 
@@ -204,7 +227,7 @@ def put_tokens(draft: OverrideDraft, folder: str) -> None:
     for name in ("hf_dataset", "hf_validation_dataset", "hf_test_dataset", "hf_output_root",
                  "hf_validation_proportion", "max_train_samples"):  # fmt: skip
         draft.put_given(f"dataset.{name}", None, DATA)
-    for specs in ("packed_sequence_specs", "offline_packing_specs"):
+    for specs in (PACKS, "offline_packing_specs"):
         draft.put_known(f"dataset.{specs}.num_tokenizer_workers", 1, FILES)
         for name in ("packed_train_data_path", "packed_val_data_path", "packed_metadata_path"):
             draft.put_given(f"dataset.{specs}.{name}", None, DATA)

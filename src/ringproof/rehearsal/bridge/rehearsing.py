@@ -113,7 +113,7 @@ class _Runs:
         make_folder(folder, field="--out")
         # A new one, since Bridge takes what it finds packed there.
         data = tempfile.mkdtemp(dir=folder.resolve(), prefix="data-")
-        config = self._read(words, data, folder / "read")
+        config, hub = self._read(words, data, folder / "read")
         draft = OverrideDraft(copy.deepcopy(config))
         asked = RequestedPath(*overrides.requested(draft, BRIDGE), _levels(draft))
         before = overrides.read_layout(draft, BRIDGE, request.launch.ranks)
@@ -121,6 +121,8 @@ class _Runs:
         if request.machine is not None:
             estimate(after.world, request.max_ranks).check(request.machine)
         small_bridge.shrink_settings(draft, after, request.iterations, request.dtype)
+        if hub:
+            draft.changes = small_bridge.hide_made_up(draft.changes)
         small_bridge.put_tokens(draft, data)
         small = self._small(draft, words, after.world)
         outcome = self._run(small, name, folder / "program")
@@ -143,11 +145,14 @@ class _Runs:
             return dataclasses.replace(variant, refusal=refusal)
         return self._compared(variant, draft, words, after, folder)
 
-    def _read(self, words: tuple[str, ...], data: str, folder: Path) -> dict[str, Any]:
-        """Run the script up to the beginning of the training, and return its configuration.
+    def _read(self, words: tuple[str, ...], data: str, folder: Path) -> tuple[dict[str, Any], bool]:
+        """Run the script up to the beginning of the training.
 
         Args:
             data: Folder to which made-up conversations are written.
+
+        Returns:
+            Its configuration, and whether a model in the place of one of a hub is in it.
 
         Raises:
             InputError: It does not come so far.
@@ -165,12 +170,13 @@ class _Runs:
             raise unfit(self._name, failed.failure) from failed
         if outcome.failure is not None:
             raise self._unread(outcome.failure)
-        config = (outcome.ranks[0].results or {}).get("config")
+        results = outcome.ranks[0].results or {}
+        config = results.get("config")
         if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
             sentence = "trains without Megatron-Bridge; name a script that calls its pretrain"
             raise InputError("SCRIPT", f"{shown(self._request.launch.script)} {sentence}")
-        small_bridge.check_model(config["model"])
-        return config
+        small_bridge.check_config(config)
+        return config, bool(results.get("hub"))
 
     def _unread(self, failure: Failure) -> InputError:
         said = " ".join(failure.message.split())

@@ -7,6 +7,7 @@ and ``finetune`` calls ``pretrain``; there the overrides are put, by Bridge's ow
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import importlib
@@ -31,6 +32,7 @@ from ringproof.rehearsal.verl.model import HEAD, Divisors, tiny_model
 
 MOST_DEPTH = 5
 LOCAL = "FinetuningDatasetConfig"
+REQUIRED = "_checkpoint_load_required"
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -50,7 +52,8 @@ def main() -> None:
     own = training.runtime_config_update
 
     def read(config: Any) -> NoReturn:
-        samples.write(Path(asked["data"]), asked["vocabulary"])
+        columns = _columns(getattr(config, "dataset", None))
+        samples.write(Path(asked["data"]), asked["vocabulary"], columns)
         hand_over({"config": plain(config), "hub": hub, "doubles": doubles.installed()})
         raise _Read
 
@@ -100,6 +103,8 @@ def _change(config: Any, asked: dict[str, Any]) -> None:
     config.dataset = _local(config.dataset)
     changes: Any = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
     changes.process_config_with_overrides(config, cli_overrides=asked["words"])
+    if hasattr(config, REQUIRED):  # since 0.6; the overrides took the checkpoint away
+        setattr(config, REQUIRED, False)
     model = config.model
     for kind in (model, getattr(model, "transformer", None)):
         for name in ("params_dtype", "pipeline_dtype", "autocast_dtype"):
@@ -116,6 +121,19 @@ def _local(dataset: Any) -> Any:
     local = next(kind for kind in type(dataset).__mro__ if kind.__name__ == LOCAL)
     names = [field.name for field in dataclasses.fields(local) if field.init]
     return local(**{name: getattr(dataset, name) for name in names})
+
+
+def _columns(dataset: Any) -> tuple[str, ...]:
+    """Return the columns of questions and answers, beside which 0.6 refuses conversations."""
+    chats = (getattr(dataset, "dataset_kwargs", None) or {}).get("chat")
+    if chats or not hasattr(dataset, "preprocessing"):
+        return ()
+    builder: Any = importlib.import_module("megatron.bridge.data.builders.gpt_sft")
+    local = copy.copy(dataset)
+    local.hf_dataset = None  # as it is where the files are read
+    chosen = builder.resolve_gpt_sft_preprocessing(local)
+    names = ("prompt_column", "completion_column")
+    return tuple(getattr(chosen, name) for name in names if hasattr(chosen, name))
 
 
 def _drawn(chunks: list[Any]) -> list[Any]:
