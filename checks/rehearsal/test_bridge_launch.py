@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from ringproof.cache import default_cache
+from ringproof.cli.main import app
 from ringproof.cli.rehearse import BRIDGE_PACKAGES
 from ringproof.errors import InputError
 from ringproof.launch.overrides import BRIDGE
@@ -203,6 +205,18 @@ def test_sizes_of_a_model_of_a_hub_are_not_stated() -> None:
     changes = {one.what: one.before for one in hide_made_up(draft.changes)}
     assert changes["model.num_layers"] == "of the model"
     assert changes["model.seq_length"] == "8192"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["bridge", "own"])
+def test_what_is_not_traced_keeps_no_trace(tmp_path: Path, own: bool) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text("import megatron.core.parallel_state\n", "utf-8")
+    upstream = "megatron-core==0.19.2" if own else "megatron-bridge==0.6.2"
+    words = ["--upstream", upstream, "--keep-trace", str(tmp_path / "kept"), "--", "torchrun"]
+    done = CliRunner().invoke(app, ["rehearse", *words, "--nproc-per-node", "2", str(script)])
+    assert isinstance(done.exception, InputError)
+    kind = "a program of your own" if own else "a launch of Megatron-Bridge"
+    assert str(done.exception) == f"--keep-trace: {kind} is not traced; leave the option out"
 
 
 def test_the_reference_has_no_levels() -> None:

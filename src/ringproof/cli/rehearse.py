@@ -44,6 +44,7 @@ VERL_PACKAGES = (
     "pylatexenc", "tensordict", "torchdata", "transformers", "zmq",
 )  # fmt: skip
 BRIDGE_PACKAGES = ("transformers", "hydra", "modelopt", "datasets", "tensorboard")
+VERL, BRIDGE, OWN = "a launch of verl", "a launch of Megatron-Bridge", "a program of your own"
 SECONDS_BETWEEN_LINES = 10.0
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 CHECKOUT = "Megatron-LM to run: a folder, git:PATH@REF, a wheel, or megatron-core==VERSION."
@@ -133,9 +134,9 @@ def rehearse(options: RehearseCommand) -> None:
     require_packages("rehearse")
     launch = launch_of(options.words, options.sets)
     _check_verl(options, launch.script in VERL_MODULES)
+    kind = _kind(options, launch)
     from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
-    from ringproof.rehearsal.bridge.upstreams import is_bridge
-    from ringproof.rehearsal.own.rehearsing import is_own_program, rehearse_own
+    from ringproof.rehearsal.own.rehearsing import rehearse_own
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
     from ringproof.rehearsal.verdict.variant import as_json
@@ -163,12 +164,12 @@ def rehearse(options: RehearseCommand) -> None:
         def tell(phase: str, line: str) -> None:
             progress(phase, brief(line))
 
-        if launch.script in VERL_MODULES:
+        if kind == VERL:
             result = rehearse_verl(VerlRequest(request, options.verl, options.bridge), tell)
-        elif options.bridge or is_bridge(options.upstream):
+        elif kind == BRIDGE:
             require_packages("rehearse", BRIDGE_PACKAGES, "rehearsal,bridge")
             result = rehearse_bridge(BridgeRequest(request, options.bridge), tell)
-        elif is_own_program(launch):
+        elif kind == OWN:
             result = rehearse_own(request, tell)
         else:
             result = rehearse(request, tell)
@@ -178,12 +179,30 @@ def rehearse(options: RehearseCommand) -> None:
     write_result(as_json(result), said, options.json_path, good=result.passed)
 
 
+def _kind(options: RehearseCommand, launch: Launch) -> str:
+    """Return which kind of launch it is; it is empty for one of Megatron-LM.
+
+    Raises:
+        InputError: A trace is to be kept, and launches of this kind have none.
+    """
+    from ringproof.rehearsal.bridge.upstreams import is_bridge
+    from ringproof.rehearsal.own.rehearsing import is_own_program
+
+    if launch.script in VERL_MODULES:
+        kind = VERL
+    elif options.bridge or is_bridge(options.upstream):
+        kind = BRIDGE
+    else:
+        kind = OWN if is_own_program(launch) else ""
+    if kind and options.keep_trace:
+        raise InputError("--keep-trace", f"{kind} is not traced; leave the option out")
+    return kind
+
+
 def _check_verl(options: RehearseCommand, launched: bool) -> None:
     """Refuse options of verl for another launch, and a launch of verl without its packages."""
     if launched:
         require_packages("rehearse", VERL_PACKAGES, "verl")
-    if launched and options.keep_trace:
-        raise InputError("--keep-trace", "a launch of verl is not traced; leave the option out")
     if not (launched or options.upstream or options.bridge):
         sentence = "it is missing; name a checkout, git:PATH@REF or megatron-core==VERSION"
         raise InputError("--upstream", sentence)
