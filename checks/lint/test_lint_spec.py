@@ -37,6 +37,19 @@ def test_a_name_may_have_64_characters(tmp_path: Path) -> None:
     assert rules_of(make_skill(tmp_path, name="a" * 65)) == ["RP103"]
 
 
+@pytest.mark.parametrize(
+    ("key", "hinted"),
+    [("when_to_use", True), ("argument-hint", True), ("model", False), ("hooks", False)],
+)
+def test_only_text_for_a_model_belongs_into_the_description(
+    tmp_path: Path, key: str, hinted: bool
+) -> None:
+    head = HEAD.replace("---\nname", f"---\n{key}: x\nname")
+    (found,) = report_on(make_skill(tmp_path, head=head)).findings
+    assert found.rule == "RP108"
+    assert ("the description, too" in found.message) is hinted
+
+
 NAMES = st.text("ab-A1é_ .", max_size=66) | st.just("one") | st.sampled_from(["a" * 64, "a" * 65])
 VALUES = st.text("ab :#é", max_size=40) | st.sampled_from(["x" * 1024, "x" * 1025])
 KEYS = st.sampled_from(["name", "description", "license", "compatibility", "allowed-tools", "tags"])

@@ -30,6 +30,8 @@ AGENT_KEYS = (
     "user-invocable", "when_to_use",
 )  # fmt: skip
 """Keys outside the specification that Claude Code reads, and that others leave alone."""
+SAID_TO_MODELS = ("argument-hint", "when_to_use")
+"""Keys of these whose text the description can hold as well."""
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 
 
@@ -53,7 +55,8 @@ def _own(skill: Skill) -> Iterator[Finding]:
         return
     for key in head.data:
         if key in AGENT_KEYS:
-            message = f"key {key!r} is read by some agents only; say it in the description, too"
+            hint = "; say it in the description, too" if key in SAID_TO_MODELS else ""
+            message = f"key {key!r} is read by some agents only{hint}"
             yield skill.of_key("RP108", key, message)
         elif key not in KEYS:
             message = f"unknown key {showable(key, 60)!r}; put it under metadata, or into the body"
