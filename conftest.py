@@ -43,10 +43,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for card in map(load_card, find_cards(Path(config.rootpath) / "skills").values()):
         for proof in (proof for one in statements(card) for proof in one.proofs):
             of_file[proof.file].add(proof.target)  # anchors name no test
-    left_out = [
-        item
-        for item in items
-        if any(covers(one, item.nodeid) for one in of_file[item.nodeid.partition("::")[0]])
-    ]
+    kept, left_out = [], []
+    for item in items:
+        proofs = of_file[item.nodeid.partition("::")[0]]
+        covered = any(covers(one, item.nodeid) for one in proofs)
+        (left_out if covered else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = kept

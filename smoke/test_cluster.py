@@ -70,6 +70,7 @@ def test_the_rank_that_raised_is_named_not_those_that_waited(four: Cluster) -> N
     assert len(four.run(cases.report, text="still here").values) == 4
 
 
+@pytest.mark.slow
 def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
     hung = {"culprits": [3], "how": "hung", "timeout_seconds": HUNG_AFTER_SECONDS}
     failure = failure_of(four, cases.fail_on, **hung)
@@ -90,9 +91,8 @@ def test_work_that_shows_progress_may_take_longer_than_the_limit(four: Cluster) 
     assert caught.value.rank == 3
 
 
-@pytest.mark.parametrize(
-    "comm_type", ["p2p", *(pytest.param(c, marks=pytest.mark.slow) for c in ("all_gather", "a2a"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_a_rank_that_never_enters_attention_is_named(
     four: Cluster, comm_type: str, backward: bool
@@ -178,9 +178,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -81,6 +81,7 @@ def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
     assert_gone(tuple(_pids(repository)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "codes"),
     [(signal.SIGINT, {1, 130}), (signal.SIGTERM, {143}), (signal.SIGHUP, {129})],
