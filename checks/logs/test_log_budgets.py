@@ -13,9 +13,11 @@ from checks.logs.test_diagnose import UNKNOWN, cause, read
 from ringproof.errors import InputError
 from ringproof.logs.diagnosis import errors, recorder
 from ringproof.logs.diagnosis.cause import diagnose
+from ringproof.logs.diagnosis.single import shown_alone
 from ringproof.logs.groups.expectation import Expectation
 from ringproof.logs.groups.judge import read_groups
 from ringproof.logs.groups.output import MAX_RANKS, as_json
+from ringproof.logs.lines import PIECE_BYTES
 from ringproof.logs.training.quantities import Columns
 from ringproof.logs.training.shaped import ShapeReader
 
@@ -62,6 +64,17 @@ def test_the_time_for_a_line_grows_with_its_length(line: str) -> None:
     for _ in range(4):
         reader.take(f"step: 1 {line}".encode()[:8000])
     assert time.process_time() - start < 0.5, "it took more than a second for each line"
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "a.", "/", "a.h:1", "what(): ", "NVRM: Xid (", "process rank 1 "]
+)
+def test_the_time_for_an_error_grows_with_its_length(part: str) -> None:
+    """Repeated beginnings of what is looked for, in the longest piece of a line that is read."""
+    line = part * (2 * PIECE_BYTES // len(part)) + " Check failed: x"
+    start = time.process_time()
+    shown_alone(line, "run.log", "")
+    assert time.process_time() - start < 1, "it took from two seconds to a minute"
 
 
 def test_a_small_archive_of_a_large_dump_is_refused(

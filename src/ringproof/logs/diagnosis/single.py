@@ -9,7 +9,7 @@ from typing import Any
 _REFUSED = "unrecognized arguments|argument |the following arguments|ambiguous option"
 _USAGE = re.compile(rf"^(?:\S+: )?(?:[\w./-]*\.py: error: |[\w./ -]+: error: (?={_REFUSED}))(.+)$")
 _OVERRIDE = re.compile(r"^Could not override '[^']*'.*")
-_DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.*CUDA error: .*)")
+_DEVICE = re.compile(r"(?:what\(\): *|terminated with exception: )(.{0,160}?CUDA error: .*)")
 _TERMINATED = re.compile(
     r"(?:watchdog thread terminated with|raised the following async) exception: (.+)"
 )
@@ -22,14 +22,17 @@ _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
 _SLURM = re.compile(r"(?:slurmstepd|srun): (?:error|Force Terminated): (.+)")
 _MPI = re.compile(
-    r"(?:process rank (\d{1,6}) .*exited on signal |exits with return code = -)(\d{1,2})\b"
+    r"(?:process rank (\d{1,6}) .{0,300}exited on signal |exits with return code = -)(\d{1,2})\b"
 )
-_XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)(?:, *(.*))?")
+_XID = re.compile(r"NVRM: Xid \([^)]{0,80}\): (\d+)(?:, *(.*))?")
 _PRESSURE = re.compile(
     r"(?:killed due to memory pressure|Out of memory: Killed process"
     r"|exceeds the memory usage threshold).{0,160}"
 )
-_CHECK = re.compile(r"[\w/.-]+\.(?:cc|cpp|cu|h):\d+:?\]? +Check failed: .{0,300}")
+# A path has a limit and one place to begin, so that the time grows with the length of the line.
+_CHECK = re.compile(
+    r"(?<![\w/.-])[\w/.-]{1,200}\.(?:cc|cpp|cu|h):\d{1,7}:?\]? {1,8}Check failed: .{0,300}"
+)
 _EXPERTS = re.compile(r"DeepEP [\w ()-]{0,60}timeout.{0,160}")
 _LOST_GPU = ("fallen off the bus", "GPU is lost")
 _NCCL = re.compile(r"NCCL WARN (.+)")
