@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from checks.running import contents
-from checks.upstream.fetching import Demo, demo
+from checks.upstream.fetching import NAME, Demo, counted_git, demo
+from ringproof.upstream.wanted import Provision, Wanted, WantedCommit
 
 
 @pytest.fixture
@@ -107,3 +109,37 @@ def test_what_is_damaged_stays_while_its_server_is_away(made: Demo) -> None:
     before = contents(made.bare)
     assert made.run("upstream", "fetch", url="file:///nowhere").returncode == 2
     assert contents(made.bare).keys() == before.keys()
+
+
+def test_commits_that_are_not_asked_for_come_back_too(
+    made: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a branch's newest commit; and where the fetch breaks off, all stays as it was."""
+    assert made.run("upstream", "fetch", "--branches").returncode == 0
+    refs = {path: data for path, data in contents(made.bare).items() if path.startswith("refs/")}
+    BROKEN["index"](made.bare)
+    one = Wanted((WantedCommit(NAME, made.old, "main"),), ())
+    said: list[str] = []
+    bring = Provision(made.cache, Console(quiet=True), said.append, {NAME: made.server.as_uri()})
+    before = contents(made.bare)
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", counted_git(tmp_path / "git", then="exit 1", at=1)["PATH"])
+    assert bring.bring(one)
+    assert contents(made.bare).keys() == before.keys()
+    monkeypatch.setenv("PATH", path)
+    assert not bring.bring(one)
+    after = {path: data for path, data in contents(made.bare).items() if path.startswith("refs/")}
+    assert refs.items() <= after.items()
+    assert made.run("anchors", "check", "--offline").returncode == 0
+    assert [entry.name for entry in made.bare.parent.iterdir()] == [made.bare.name]
+
+
+def test_what_a_killed_run_left_aside_is_put_back(made: Demo) -> None:
+    BROKEN["index"](made.bare)
+    made.bare.rename(made.bare.with_name(f"{made.bare.name}.damaged"))
+    (made.bare / "objects").mkdir(parents=True)
+    one = Wanted((WantedCommit(NAME, made.old, "main"),), ())
+    bring = Provision(made.cache, Console(quiet=True), print, {NAME: made.server.as_uri()})
+    assert not bring.bring(one)
+    assert made.here() == sorted([made.old[:12], made.new[:12]])
+    assert [entry.name for entry in made.bare.parent.iterdir()] == [made.bare.name]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder, write_atomically
+from ringproof.files import make_folder, read_bounded, walk_files, write_atomically
 from ringproof.programs import Ended
 from ringproof.upstream.damaged import flaw_of
 from ringproof.upstream.gitprogram import Git, reason
@@ -66,6 +66,8 @@ _UNKNOWN = re.compile(
     r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"
 )
 _FULL = re.compile(r"No space left on device|[Dd]isk quota exceeded|File too large")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
 _ACCESS = re.compile(r"^fatal: (unable to access '[^']*': )?")
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@|[^/\s@:]+:[^/\s@:]+@")
 
@@ -147,6 +149,23 @@ def _taken(handle: int) -> bool:
     return True
 
 
+def _commit_in(path: Path) -> str:
+    """Return the commit that the regular file of a ref holds; empty for anything else."""
+    try:
+        text = read_bounded(path, 100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return text if _COMMIT.fullmatch(text) else ""
+
+
+def _discard(path: Path) -> None:
+    """Remove a folder, or a link or file in its place."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path)
+
+
 @dataclass(frozen=True)
 class Repository:
     """One repository of the cache and its server, while the lock of the cache is held.
@@ -191,6 +210,7 @@ class Repository:
         Returns:
             Empty if nothing is damaged, or if there is no repository.
         """
+        self._put_back()  # a run that fetched it again was killed
         if not self.folder.exists() and not self.folder.is_symlink():
             return ""
         found = flaw_of(self.folder)
@@ -205,12 +225,46 @@ class Repository:
         lost = len(self._missing(commits).intersection(self._by_path(commits)))
         return f"{lost} of its files are missing" if lost else ""
 
-    def remove(self) -> None:
-        """Remove the repository from the cache, and not what a link in its place leads to."""
-        if self.folder.is_symlink() or not self.folder.is_dir():
-            self.folder.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(self.folder)
+    def names(self) -> dict[str, str]:
+        """Return the commits of the repository by ref, as far as its files can be read.
+
+        A link in the place of the repository, or in it, is not followed.
+        """
+        found = {}
+        for path in () if self.folder.is_symlink() else self._files_of_refs():
+            ref, commit = path.relative_to(self.folder).as_posix(), _commit_in(path)
+            named = REF.fullmatch(ref) and not ref.startswith(f"{COMMITS}/")
+            if commit and (named or ref == f"{COMMITS}/{commit}"):
+                found[ref] = commit
+        return found
+
+    def _files_of_refs(self) -> Iterator[Path]:
+        for prefix in (COMMITS, BRANCHES, NAMES):
+            yield from walk_files(self.folder / prefix, lambda _: False)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Move the repository aside, remove it when all went well, and else put it back.
+
+        What a link in its place leads to stays.
+        """
+        self.folder.rename(self._aside)
+        try:
+            yield
+        except BaseException:
+            self._put_back()
+            raise
+        _discard(self._aside)
+
+    @property
+    def _aside(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.damaged")
+
+    def _put_back(self) -> None:
+        """Put back what is aside, if anything is."""
+        if os.path.lexists(self._aside):
+            _discard(self.folder)
+            self._aside.rename(self.folder)
 
     def fetch(
         self, commits: Sequence[str], advance: Callable[[int, int], None]
@@ -236,9 +290,13 @@ class Repository:
 
     def give_name(self, name: str, commit: str) -> None:
         """Name a complete commit, so that it is found by that name."""
-        file = self.folder / _named_ref(name)
+        self.give_ref(_named_ref(name), commit)
+
+    def give_ref(self, ref: str, commit: str) -> None:
+        """Let a ref lead to a complete commit."""
+        file = self.folder / ref
         if not file.is_file() or file.read_text("ascii").strip() != commit:
-            self._run("update-ref", _named_ref(name), commit)
+            self._run("update-ref", ref, commit)
 
     def _prepare(self) -> None:
         """Create the repository, and remove what a killed git left in it."""

@@ -27,6 +27,7 @@ from ringproof.files import read_input
 from ringproof.progress import progress
 from ringproof.upstream.fetching import (
     NEWEST,
+    REF,
     SERVER,
     Repository,
     Unreachable,
@@ -48,7 +49,6 @@ _RELEASE = re.compile(
     r"(?P<package>[a-z0-9]([a-z0-9-]*[a-z0-9])?)==(?P<version>[0-9][0-9a-z.]*)"
     r"(?P<hashes>(\s+--hash=sha256:[0-9a-f]{64})+)"
 )
-_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
 _MOVING = ("main", "master", "dev")
 """Refs that are branches; the others that cards name are tags, releases and pull requests."""
 _WHEELS_AT_ONCE = 4  # most of pip's time is its own
@@ -216,7 +216,7 @@ class Provision:
             for item in commits:
                 if item.commit in failures:
                     yield str(item), failures[item.commit]
-                elif _REF.fullmatch(item.ref) and refs[item.ref] == 1:
+                elif REF.fullmatch(item.ref) and refs[item.ref] == 1:
                     repository.give_name(item.ref, item.commit)
         except InputError as error:
             if error.field == "--cache":
@@ -230,21 +230,35 @@ class Provision:
     ) -> dict[str, InputError]:
         """Fetch what is not there, and return by commit why it could not be fetched.
 
-        A repository that is damaged is fetched anew.
+        A repository that is damaged is fetched anew with all commits that it had. It is put back
+        where that breaks off.
         """
         found = dict.fromkeys(item.commit for item in commits)
         here = [one for one in found if find_commit(self.cache, repository.name, one)]
         flaw = repository.flaw(here)
-        new = [one for one in found if flaw or one not in here]
-        if not new:
+        if not flaw and len(here) == len(found):
             return {}
-        repository.newest_commit("HEAD")  # before anything is removed
-        if flaw:
-            repository.remove()
-            self.say(f"{repository.name} was damaged and is fetched again: {flaw}")
+        repository.newest_commit("HEAD")  # before anything is moved
+        if not flaw:
+            return self._new(repository, [one for one in found if one not in here])
+        names = repository.names()
+        self.say(f"{repository.name} was damaged and is fetched again: {flaw}")
+        with repository.aside():
+            failures = self._new(repository, list(dict.fromkeys([*found, *names.values()])))
+            for ref, commit in names.items():
+                if commit not in failures:
+                    repository.give_ref(ref, commit)
+        for commit in failures.keys() - found.keys():
+            self.say(f"{repository.name} no longer has {commit}: {failures[commit].sentence}")
+        return failures
+
+    def _new(self, repository: Repository, commits: Sequence[str]) -> dict[str, InputError]:
+        """Fetch commits, and return by commit why it could not be fetched."""
         with progress(self.console, f"{repository.name}: files") as update:
-            failures = repository.fetch(new, lambda done, all_: update(done, all_, 0, "fetching"))
-        self.say(f"{repository.name}: {len(new) - len(failures)} commits fetched")
+            failures = repository.fetch(
+                commits, lambda done, all_: update(done, all_, 0, "fetching")
+            )
+        self.say(f"{repository.name}: {len(commits) - len(failures)} commits fetched")
         return failures
 
     def _wheels(self, wheels: Sequence[Release]) -> Iterator[tuple[str, InputError]]:
