@@ -193,6 +193,25 @@ def test_removing_follows_no_link(tmp_path: Path) -> None:
     assert not place.is_symlink() and (tmp_path / "kept" / "file").exists()
 
 
+@pytest.mark.parametrize("place", ["evals/mine.json", "__pycache__/notes.md"])
+def test_what_somebody_added_is_not_removed_without_force(tmp_path: Path, place: str) -> None:
+    assert install(tmp_path, NAME, "--agent", "claude").exit_code == 0
+    skill = tmp_path / ".claude" / "skills" / NAME
+    bytecode = skill / "__pycache__" / "tool.cpython-311.pyc"
+    bytecode.parent.mkdir()
+    bytecode.touch()
+    update = ("update", "--skills", str(ROOT / "skills"), "--into", str(tmp_path))
+    assert skills(*update).exit_code == 0, "bytecode is not a change"
+    own = skill / place
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("mine", encoding="utf-8")
+    for words in (update, ("remove", "--into", str(tmp_path))):
+        assert skills(*words).exit_code == 1
+        assert own.read_text(encoding="utf-8") == "mine"
+    assert skills("remove", "--into", str(tmp_path), "--force").exit_code == 0
+    assert not skill.exists()
+
+
 def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:
     skill, folder = made_skill(tmp_path), tmp_path / "to"
     plans = [planned(skill, folder / f"skill-{number}") for number in range(24)]

@@ -83,7 +83,7 @@ def planned(source: Path, target: Path) -> Installation:
     if not target.exists() and not target.is_symlink():
         return Installation(source, target, MappingProxyType(files), None)
     try:
-        there = {} if target.is_symlink() else _contents(target)
+        there = {} if target.is_symlink() else _contents(target, installed=True)
     except InputError:  # somebody put a link there
         there = {}
     both = sorted(files.keys() | there.keys())
@@ -113,7 +113,7 @@ def installed(folder: Path) -> tuple[str, ...]:
 def is_edited(target: Path) -> bool:
     """Whether somebody changed a skill since it was installed."""
     try:
-        there = {} if target.is_symlink() else _contents(target)
+        there = {} if target.is_symlink() else _contents(target, installed=True)
     except InputError:  # somebody put a link there
         there = {}
     return not there or _digests(there) != _manifest(target.parent).get(target.name)
@@ -208,13 +208,18 @@ def _exchange(scratch: Path, target: Path) -> None:
         raise
 
 
-_LEFT_OUT = ("__pycache__", "evals")
+_BYTECODE = "__pycache__"
+_LEFT_OUT = (_BYTECODE, "evals")
 """Folders of a skill that are not installed. Its evals hold questions with their answers: an
 assistant that reads them could not be asked these any more."""
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
+def _contents(folder: Path, *, installed: bool = False) -> dict[str, bytes]:
     """Read all files of a skill.
+
+    Args:
+        installed: Whether somebody may have added files to it, which are read wherever they are,
+            bytecode excepted.
 
     Raises:
         InputError: One is not a regular file, cannot be read, or they are too large together. A
@@ -222,8 +227,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     left = _MOST_BYTES
-    for where, names, links in walk_folders(folder, lambda path: path.name in _LEFT_OUT):
+    left_out = () if installed else _LEFT_OUT
+    for where, names, links in walk_folders(folder, lambda path: path.name in left_out):
         for path in [*links, *(where / name for name in names)]:
+            if where.name == _BYTECODE and path.suffix == ".pyc":
+                continue
             if path.is_symlink() or not path.is_file():
                 remedy = "a skill is installed only if all of it are regular files"
                 raise InputError("install", f"{shown(path)} is not a regular file; {remedy}")
