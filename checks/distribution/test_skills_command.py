@@ -16,7 +16,7 @@ from checks.action.installed import ROOT
 from checks.running import contents
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.installing import MANIFEST, planned, refuse_changed
+from ringproof.installing import MANIFEST, planned, refuse_changed, remove
 from ringproof.installing import install as install_planned
 from ringproof.shipped import shipped_skills
 
@@ -210,6 +210,16 @@ def test_what_somebody_added_is_not_removed_without_force(tmp_path: Path, place:
         assert own.read_text(encoding="utf-8") == "mine"
     assert skills("remove", "--into", str(tmp_path), "--force").exit_code == 0
     assert not skill.exists()
+
+
+def test_a_skill_that_was_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
+    skill, folder = made_skill(tmp_path), tmp_path / "to"
+    targets = [folder / f"skill-{number}" for number in range(8)]
+    for target in targets:
+        install_planned(planned(skill, target))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: remove(targets, force=False), range(8)))
+    assert list(folder.iterdir()) == []
 
 
 def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:

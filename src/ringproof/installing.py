@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -119,22 +119,46 @@ def is_edited(target: Path) -> bool:
     return not there or _digests(there) != _manifest(target.parent).get(target.name)
 
 
-def remove(target: Path) -> None:
-    """Remove a skill that was installed; a link in its place is removed and not followed.
+def remove(targets: Sequence[Path], *, force: bool) -> None:
+    """Remove skills that were installed; a link in the place of one is not followed.
+
+    The folders are locked meanwhile. A skill that is gone already is no error.
+
+    Args:
+        force: Whether to remove also what somebody changed.
 
     Raises:
-        InputError: The folder cannot be written.
+        InputError: Somebody changed one of them, and then none is removed; or a folder cannot be
+            written.
     """
-    folder = target.parent
+    with contextlib.ExitStack() as locks:
+        for folder in sorted({target.parent for target in targets}):
+            with _saying(folder):
+                locks.enter_context(_locked(folder))
+        there = [target for target in targets if os.path.lexists(target)]
+        for target in () if force else filter(is_edited, there):
+            problem = "was changed since it was installed; give --force to remove it"
+            raise InputError("remove", f"{shown(target)} {problem}")
+        for target in there:
+            with _saying(target):
+                _remove(target)
+
+
+@contextlib.contextmanager
+def _saying(place: Path) -> Iterator[None]:
     try:
-        with _locked(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
-            target.rename(Path(name, "old"))
-            manifest = _manifest(folder)
-            manifest.pop(target.name, None)
-            _write_manifest(folder, manifest)
+        yield
     except OSError as error:
-        sentence = f"{shown(target)} cannot be removed ({error.strerror}); check who may write it"
+        sentence = f"{shown(place)} cannot be removed ({error.strerror}); check who may write it"
         raise InputError("remove", sentence) from error
+
+
+def _remove(target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".ringproof-") as name:
+        target.rename(Path(name, "old"))
+        manifest = _manifest(target.parent)
+        manifest.pop(target.name, None)
+        _write_manifest(target.parent, manifest)
 
 
 def install(plan: Installation) -> None:

@@ -19,7 +19,6 @@ from ringproof.installing import (
     AGENTS,
     install,
     installed,
-    is_edited,
     planned,
     refuse_changed,
     remove,
@@ -189,11 +188,7 @@ def remove_command(options: RemoveCommand) -> None:
     Example: ringproof skills remove --into ../project
     """
     targets = _installed(options.into, options.skills)
-    for place in () if options.force else filter(is_edited, targets):
-        sentence = f"{shown(place)} was changed since it was installed; give --force to remove it"
-        raise InputError("remove", sentence)
-    for place in targets:
-        remove(place)
+    remove(targets, force=options.force)
     _write_results(((place, "removed") for place in targets), options.json_path)
 
 
