@@ -156,7 +156,8 @@ def test_installed_skills_are_updated_and_removed(tmp_path: Path) -> None:
     older.write_text("as an older release had it", encoding="utf-8")
     manifest = json.loads((there / MANIFEST).read_text())
     manifest["skills"][NAME]["SKILL.md"] = sha256(older.read_bytes()).hexdigest()
-    manifest["skills"]["../../.claude/skills/own"] = {}
+    for name in ("../../.claude/skills/own", "", ".", ".."):
+        manifest["skills"][name] = {}
     (there / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     update = ("update", "--skills", str(ROOT / "skills"), *into)
     updated = skills(*update)
@@ -220,6 +221,18 @@ def test_a_skill_that_was_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: remove(targets, force=False), range(8)))
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_manifest_names_no_folder_above(tmp_path: Path, name: str) -> None:
+    own = tmp_path / ".claude" / "skills" / "own" / "SKILL.md"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    manifest = own.parents[1] / MANIFEST
+    manifest.write_text(json.dumps({"skills": {name: {}}}), encoding="utf-8")
+    refused = skills("remove", "--into", str(tmp_path), "--force").exception
+    assert isinstance(refused, InputError) and "no skill was installed" in str(refused)
+    assert own.exists()
 
 
 def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -202,7 +202,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         skills = json.loads(read_bounded(folder / MANIFEST, _MOST_BYTES))["skills"]
         # A name that leads to another folder was not written by `install`.
-        return {name: known for name, known in skills.items() if name == Path(name).name}
+        outside = ("", ".", "..")
+        return {
+            name: known
+            for name, known in skills.items()
+            if name not in outside and name == Path(name).name
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
