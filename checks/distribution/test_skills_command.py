@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from checks.action.installed import ROOT
-from checks.running import contents
+from checks.running import contents, ringproof
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.installing import MANIFEST, planned, refuse_changed, remove
@@ -233,6 +233,22 @@ def test_a_manifest_names_no_folder_above(tmp_path: Path, name: str) -> None:
     refused = skills("remove", "--into", str(tmp_path), "--force").exception
     assert isinstance(refused, InputError) and "no skill was installed" in str(refused)
     assert own.exists()
+
+
+def test_a_pipe_in_the_place_of_the_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    manifest = tmp_path / ".claude" / "skills" / MANIFEST
+    manifest.parent.mkdir(parents=True)
+    os.mkfifo(manifest)
+    done = ringproof("skills", "remove", cwd=tmp_path, timeout=60)
+    assert done.returncode == 2 and "no skill was installed" in done.stderr
+
+
+def test_a_skill_that_this_release_lacks_is_named(tmp_path: Path) -> None:
+    target = tmp_path / ".claude" / "skills" / "skill"
+    install_planned(planned(made_skill(tmp_path), target))
+    done = skills("update", "--skills", str(ROOT / "skills"), "--into", str(tmp_path))
+    assert done.exit_code == 0
+    assert done.stdout == f"{target}: is not in this release and is left alone\n"
 
 
 def test_two_installations_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -199,6 +199,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     """Return the digests of what was installed, by skill and file; empty where none are known."""
+    if not (folder / MANIFEST).is_file():  # a pipe would be waited for
+        return {}
     try:
         skills = json.loads(read_bounded(folder / MANIFEST, _MOST_BYTES))["skills"]
         # A name that leads to another folder was not written by `install`.

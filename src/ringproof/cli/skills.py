@@ -160,21 +160,24 @@ def install_command(options: InstallCommand) -> None:
 def update_command(options: UpdateCommand) -> None:
     """Bring the skills that were installed into a project to this release.
 
-    What somebody changed is left alone unless --force is given. Exit code 1: something was.
+    What somebody changed is left alone unless --force is given. Exit code 1: something was. A skill
+    that this release does not have is named and left alone, too.
 
     Example: ringproof skills update --into ../project
     """
     known = find_cards(options.folder, options.skills)
-    targets = [place for place in _installed(options.into, options.skills) if place.name in known]
-    plans = [planned(options.folder / place.name, place) for place in targets]
+    targets = _installed(options.into, options.skills)
+    gone = [place for place in targets if place.name not in known]
+    plans = [planned(options.folder / place.name, place) for place in targets if place not in gone]
     left = [plan for plan in plans if plan.state == "changed" and not options.force]
     for plan in plans:
         if plan.state != "same" and plan not in left:
             install(plan)
-    results = (
+    results = [
         (plan.target, "was changed and is left alone" if plan in left else _RESULTS[plan.state])
         for plan in plans
-    )
+    ]
+    results += [(place, "is not in this release and is left alone") for place in gone]
     _write_results(results, options.json_path, good=not left)
 
 
