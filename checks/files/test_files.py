@@ -92,3 +92,22 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         read_input(path, 4, field="--card", remedy="cut it")
     with pytest.raises(InputError, match=r"missing: .* \(No such file.*; name one"):
         read_input(tmp_path / "missing", 4, remedy="name one")
+
+
+def test_a_pipe_is_written_where_somebody_reads_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomically(pipe, "text")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "text")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_folder_is_not_written(name: str) -> None:
+    with pytest.raises(InputError, match="it is a folder"):
+        write_atomically(Path(name), "text")

@@ -33,8 +33,10 @@ def write_atomically(path: Path, content: str | bytes, *, field: str = "") -> No
     data = content.encode() if isinstance(content, str) else content
     try:
         place = path.resolve() if path.is_symlink() else path
-        if place.exists() and not place.is_file() and not place.is_dir():
-            place.write_bytes(data)
+        if place.is_dir():
+            raise OSError(errno.EISDIR, "it is a folder")
+        if place.exists() and not place.is_file():
+            _write_special(place, data)
             return
         old = place.stat() if place.is_file() else None
         if old is not None and not old.st_mode & 0o222:
@@ -55,6 +57,14 @@ def write_atomically(path: Path, content: str | bytes, *, field: str = "") -> No
         why = getattr(error, "strerror", None) or error
         sentence = f"{shown(path)} cannot be written ({why}); name a writable place"
         raise InputError(field or "file", sentence) from error
+
+
+def _write_special(path: Path, data: bytes) -> None:
+    """Write to a device or a pipe; a pipe that nobody reads is an error, and no wait."""
+    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
 
 
 def _take_over(path: Path, old: os.stat_result) -> None:
