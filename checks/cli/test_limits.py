@@ -46,6 +46,19 @@ def test_a_limit_of_the_machine_is_one_line(
     assert done.stderr.startswith(f"error: {said}") and "; " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [("NOFILE", 3, "files: no more can be opened"), ("FSIZE", 1024, "--output: 's.json' cannot")],
+)
+def test_a_real_limit_is_one_line(tmp_path: Path, limit: str, value: int, said: str) -> None:
+    words = ["card", "schema", "-o", "s.json"]
+    lower = f"import resource; resource.setrlimit(resource.RLIMIT_{limit}, ({value}, {value}))"
+    entry = f"import sys; from ringproof.cli.main import main; {lower}; sys.argv[1:] = {words}"
+    done = ran(sys.executable, "-c", f"{entry}; main()", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {said}")
+
+
 def test_other_errors_stay_internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: object) -> None:
         raise FileNotFoundError(2, "No such file or directory", "x")

@@ -42,7 +42,7 @@ def test_help_loads_no_command() -> None:
     )
     *shown, loaded = ran(sys.executable, "-c", program).stdout.splitlines()
     assert any(line.startswith("  lint ") for line in shown)
-    small = ("cli", "cli.main", "cli.places", "cli.termination", "errors")
+    small = ("cli", "cli.limits", "cli.main", "cli.places", "cli.termination", "errors")
     assert set(loaded.split()) == {"ringproof", *(f"ringproof.{name}" for name in small)}
 
 

@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from ringproof import __version__
+from ringproof.cli.limits import limit_behind
 from ringproof.cli.places import guard
 from ringproof.cli.termination import Interrupted, termination_as_exit
 from ringproof.errors import InputError, printable
@@ -263,13 +264,12 @@ def _explained(error: Exception) -> int:
         1 for a rank that failed, 2 for a limit of the machine, 3 for anything else: that is a fault
         of ringproof.
     """
-    from ringproof.cli.limits import limit_behind
-    from ringproof.cluster import RankFailure
-
     limit = limit_behind(error)
     if limit is not None:
         typer.echo(f"error: {limit}", err=True)
         return 2
+    from ringproof.cluster import RankFailure  # after that, since a limit may forbid an import
+
     if isinstance(error, RankFailure):
         typer.echo(f"error: {error}", err=True)
         return 1
