@@ -39,7 +39,7 @@ LATENT = MappingProxyType({
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that would fail because of the rehearsal, or that is not read.
+    """Refuse a configuration that is not read, or whose failure here would say nothing of it.
 
     Raises:
         InputError: Its model has its settings of Megatron in a part of its own, it trains
@@ -51,16 +51,15 @@ def check_config(config: Mapping[str, Any]) -> None:
             "is a part of the model, as models that a builder makes have it; that is not read"
         )
         raise InputError("model.transformer", f"it {sentence} here; take a release up to 0.6")
-    here = "cannot be rehearsed here, since"
     if config.get("peft") is not None:
-        sentence = f"it {here} it needs a checkpoint of the model; give peft=null"
+        sentence = "it cannot be rehearsed, as it needs a checkpoint of the model; give peft=null"
         raise InputError("peft", f"{sentence}, which trains all parameters")
     specs = dataset.get(PACKS) if isinstance(dataset, Mapping) else None
     size = specs.get("packed_sequence_size") if isinstance(specs, Mapping) else None
     parallel = model.get("context_parallel_size") not in (None, 1)
     if parallel and isinstance(size, int) and size > 0:
-        why = "with CP, Bridge up to 0.5 tells tensors of the CPU from those of a GPU"
-        raise InputError(f"dataset.{PACKS}", f"it {here} {why}; give {PACKS}=null, or take 0.6")
+        sentence = "with CP it cannot be rehearsed on Bridge up to 0.5"
+        raise InputError(f"dataset.{PACKS}", f"{sentence}; give {PACKS}=null, or take 0.6")
 
 
 def shrink_settings(draft: OverrideDraft, after: Layout, steps: int, dtype: str) -> None:
