@@ -114,7 +114,9 @@ def test_a_supervised_command_ends_as_it_would_alone(code: str, ended: int) -> N
 
 
 def test_signals_reach_a_supervised_command() -> None:
-    waits = "import signal, time; signal.signal(15, lambda *_: exit(5)); print(1, flush=True); "
+    # In the background of a shell SIGINT is ignored, and programs inherit that.
+    ready = "signal.signal(2, signal.default_int_handler); print(1, flush=True); "
+    waits = f"import signal, time; signal.signal(15, lambda *_: exit(5)); {ready}"
     command = python(code=waits + "time.sleep(60)")
     with started(command, supervised=True, stdout=PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
