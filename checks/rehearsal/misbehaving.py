@@ -134,6 +134,13 @@ def replace_reports(kind: str) -> None:
     os._exit(0)
 
 
+def leave_quietly(_: Any) -> None:
+    """Rank 0 ends as if all were well, and the other loses its neighbour."""
+    if dist.get_rank() == 0:
+        os._exit(0)
+    dist.barrier()
+
+
 def import_mine(_: Any) -> None:
     """Import a module of a folder of the user."""
     importlib.import_module("mine")

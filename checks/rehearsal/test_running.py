@@ -95,6 +95,14 @@ def test_a_report_that_is_not_one_is_no_evidence(stage: SessionServers, kind: st
     assert "without a report that can be read" in found.message
 
 
+def test_a_rank_that_left_quietly_is_named_and_not_the_one_that_lost_it(
+    stage: SessionServers,
+) -> None:
+    found = failure(stage, "leave_quietly", None)
+    assert (found.kind, found.rank) == ("died", 0)
+    assert "without a report that can be read" in found.message
+
+
 @pytest.mark.slow
 def test_no_bytecode_is_written_into_a_folder_of_the_user(
     stage: SessionServers, tmp_path: Path

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,7 +84,7 @@ class RunWatch:
         self.end_all()
         reports = [report for report in map(self._report, self._pids) if report is not None]
         if failure is None:
-            failure = self._without_report({report.rank for report in reports})
+            failure = self._without_report(self._pids)
         return Outcome(tuple(reports), failure, seconds, self._memory, self._folder)
 
     def _collect(self) -> None:
@@ -124,20 +124,25 @@ class RunWatch:
         message = f"ended by {how}: {_last_line(log)}"
         return Failure(kind, rank, message, waiting=self._waiting())
 
-    def _without_report(self, reported: set[int]) -> Failure | None:
-        """The first rank that ended as if all were well and wrote no report."""
-        rank = next((rank for rank in self._pids if rank not in reported), None)
+    def _without_report(self, ranks: Iterable[int]) -> Failure | None:
+        """The first of some ranks that ended as if all were well and wrote no report."""
+        rank = next((rank for rank in ranks if self._report(rank) is None), None)
         if rank is None:
             return None
         message = "ended with exit code 0 and without a report that can be read"
         return Failure("died", rank, message)
 
     def _first(self, failure: Failure | None) -> Failure | None:
-        """The failure that caused the others: the one that is not about a lost neighbour."""
+        """The failure that caused the others: the one that is not about a lost neighbour.
+
+        A rank that ended with 0 and without a report is lost as well.
+        """
         if failure is None or failure.kind != "raised" or not _follows(failure.message):
             return failure
         others = (self._failure_of(rank) for rank, code in sorted(self._codes.items()) if code)
-        return next((other for other in others if not _follows(other.message)), failure)
+        first = next((other for other in others if not _follows(other.message)), None)
+        quiet = [rank for rank, code in sorted(self._codes.items()) if code == 0]
+        return first or self._without_report(quiet) or failure
 
     def _stuck(self, limit_seconds: float) -> Failure | None:
         now, left = time.monotonic(), self._open
