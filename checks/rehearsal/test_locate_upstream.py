@@ -20,6 +20,12 @@ ATTENTION = "self_attention.core_attention.fused_attention"
 RING = "dot_product_attention/context_parallel.py"
 
 
+def _place(fault: object) -> str:
+    """``module:function`` of a defect, as a program takes it; empty for ``None``."""
+    # Callables of mypy have no name.
+    return "" if fault is None else f"{fault.__module__}:{fault.__name__}"  # type: ignore[attr-defined]
+
+
 class Located:
     """Locates what is planted in a short training with CP 2."""
 
@@ -29,14 +35,14 @@ class Located:
 
     def __call__(self, fault: object = None) -> WrongPlace:
         """Return the location of a defect, ``None`` for none."""
-        name = "" if fault is None else f"{fault.__module__}:{fault.__name__}"  # type: ignore[attr-defined]
+        name = _place(fault)
         given = self._program("cp2", (name,) if name else ())
         folder = self._folder / (name.rpartition(":")[2] or "clean")
         return locate(self._run, given, self._program("one"), 1, folder)
 
     def compared(self, fault: object = None) -> ComparedOutcome:
         """Return what the fixture finds of a defect, ``None`` for none."""
-        name = "" if fault is None else f"{fault.__module__}:{fault.__name__}"  # type: ignore[attr-defined]
+        name = _place(fault)
         given = self._program("cp2", (name,) if name else ())
         return self._stage.compare(given, self._program("one"))
 

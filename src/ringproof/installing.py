@@ -122,7 +122,7 @@ def is_edited(target: Path) -> bool:
 def remove(targets: Sequence[Path], *, force: bool) -> None:
     """Remove skills that were installed; a link in the place of one is not followed.
 
-    The folders are locked meanwhile. A skill that is gone already is no error.
+    Their folders are locked while this runs. A skill that is gone already is no error.
 
     Args:
         force: Whether to remove also what somebody changed.

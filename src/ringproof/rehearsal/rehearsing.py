@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,18 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
                 pair = ((changed_upstream, against.small), (upstream, main.small))
                 located = runs.located(*pair, first.moment, request.folder / "between")
     return Rehearsal(main, against, between, time.monotonic() - started, located)
+
+
+def rehearsal_of(variants: Sequence[Variant], started: float) -> Rehearsal:
+    """Put one or two variants together, and compare them where both have losses.
+
+    Args:
+        started: When the rehearsal began, by the monotonic clock.
+    """
+    main, *rest = variants
+    against = rest[0] if rest else None
+    between = None if against is None else _between(main, against)
+    return Rehearsal(main, against, between, time.monotonic() - started)
 
 
 def _check_keeps(folder: Path | None) -> None:

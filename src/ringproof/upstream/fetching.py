@@ -208,7 +208,7 @@ class Repository:
             commits: Full commit ids that are there.
 
         Returns:
-            Empty if nothing is damaged, or if there is no repository.
+            The text is empty if nothing is damaged, or if there is no repository.
         """
         self._put_back()  # a run that fetched it again was killed
         if not self.folder.exists() and not self.folder.is_symlink():

@@ -34,6 +34,7 @@ from ringproof.rehearsal.rehearsing import (
     Request,
     estimate,
     find_script,
+    rehearsal_of,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
@@ -89,12 +90,7 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         if base.against:
             changed = (*words, base.against)
             variants.append(runs.variant(base.against, changed, base.folder / "against"))
-    main, *rest = variants
-    against, between = rest[0] if rest else None, None
-    if against is not None and main.losses and against.losses:
-        assert main.outcome is not None and against.outcome is not None
-        between = compare(main.outcome, against.outcome, main.dtype)
-    return Rehearsal(main, against, between, time.monotonic() - started)
+    return rehearsal_of(variants, started)
 
 
 class _Runs:

@@ -115,7 +115,7 @@ class WrongPlace:
         steps: Training steps that were compared.
         compared: Number of tensors that were compared up to the culprit.
         left_out: What was not compared, and why, each with the number of tensors.
-        errors: Of every module in the step of the culprit; ``None`` without one.
+        errors: How far each module is off in the step of the culprit; ``None`` without a culprit.
         unstable: How two runs of the launch differ, as with a race; empty where they do not.
     """
 

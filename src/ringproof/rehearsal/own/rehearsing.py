@@ -34,6 +34,7 @@ from ringproof.rehearsal.rehearsing import (
     Request,
     estimate,
     open_one,
+    rehearsal_of,
     split_against,
     with_option,
 )
@@ -128,13 +129,8 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
     with Servers(request.folder, environment=variables, import_seconds=request.timeout) as servers:
         runs = _OwnRuns(request, servers, progress)
         folders = (request.folder / name for name in ("launch", "against"))
-        main, *rest = (runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False))
-    against = rest[0] if rest else None
-    between = None
-    if against is not None and main.losses and against.losses:
-        assert main.outcome is not None and against.outcome is not None
-        between = compare(main.outcome, against.outcome, main.dtype)
-    return Rehearsal(main, against, between, time.monotonic() - started)
+        variants = [runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False)]
+    return rehearsal_of(variants, started)
 
 
 class _OwnRuns:

@@ -25,7 +25,7 @@ class TraceRequest:
         steps: Training steps, from 1, that are recorded; -1 is the first evaluation.
         disturbed: Whether each weight is moved by one unit in the last place before training.
         most_bytes: After which a rank stops to record.
-        name: Of the program, for people.
+        name: What people call the program.
     """
 
     steps: tuple[int, ...]

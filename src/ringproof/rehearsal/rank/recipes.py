@@ -117,6 +117,7 @@ def import_by_family() -> None:
     package.__path__ = [str(_recipes()[0])]
     package.__spec__ = importlib.machinery.ModuleSpec(RECIPES, None, is_package=True)
     sys.modules[RECIPES] = package
+    # What `from megatron.bridge import recipes` reads; a module takes any attribute.
     importlib.import_module("megatron.bridge").recipes = package  # type: ignore[attr-defined]
 
 

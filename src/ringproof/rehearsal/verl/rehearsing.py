@@ -15,7 +15,13 @@ from ringproof.launch.overrides import PPO, VERL_MODULES
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.verl import OverrideDraft
-from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, Progress, Request, estimate
+from ringproof.rehearsal.rehearsing import (
+    IMPORT_VARIABLES,
+    Progress,
+    Request,
+    estimate,
+    rehearsal_of,
+)
 from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
@@ -87,12 +93,7 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
             variants.append(
                 _Variants(base, runs, launch).variant(base.against if index else "launch", folder)
             )
-    main, *rest = variants
-    against, between = rest[0] if rest else None, None
-    if against is not None and main.losses and against.losses:
-        assert main.outcome is not None and against.outcome is not None
-        between = compare(main.outcome, against.outcome, main.dtype)
-    return Rehearsal(main, against, between, time.monotonic() - started)
+    return rehearsal_of(variants, started)
 
 
 class _Variants:

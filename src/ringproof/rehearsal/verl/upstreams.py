@@ -126,7 +126,7 @@ def open_stack(
     """Return verl on an upstream.
 
     Args:
-        verl: Of `open_verl`.
+        verl: What `open_verl` returned.
         bridge: Megatron-Bridge as `open_upstream` takes Megatron; not read if ``vanilla``.
         vanilla: Whether the launch takes mbridge in the place of Megatron-Bridge.
 
