@@ -93,6 +93,22 @@ def test_a_size_that_is_written_in_the_program_leaves_it_unknown(
 
 
 @pytest.mark.slow
+def test_a_model_that_cannot_be_drawn_again_is_said_so(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    odd = (
+        "class Odd(GPTModel):\n    def sharded_state_dict(self, *given, **named):\n"
+        "        raise KeyError('mine')\n\n\ndef built("
+    )
+    variant = _variant(
+        stage, tmp_path, ("def built(", odd), ("    model = GPTModel(", "    model = Odd(")
+    )
+    assert (
+        variant.starts and "could not be drawn by their place (KeyError" in variant.launch.notes[-1]
+    )
+
+
+@pytest.mark.slow
 def test_an_error_has_the_line_of_the_program(stage: SessionServers, tmp_path: Path) -> None:
     change = ("    model, optimizer = built(config)\n", "    model, optimizer = build(config)\n")
     variant = _variant(stage, tmp_path, change)

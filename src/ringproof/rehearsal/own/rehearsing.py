@@ -25,6 +25,7 @@ from ringproof.rehearsal.own.report import (
     layout_of,
     repeats,
     reported,
+    undrawn,
     without_tokens,
 )
 from ringproof.rehearsal.protocol.program import Program, Upstream
@@ -68,6 +69,10 @@ WHOLE_ON_EACH = (
     "reference as many times as the group has ranks."
 )
 WRITTEN_SIZE = " A CP size that is written in the program itself is not taken out of it."
+UNDRAWN = (
+    "Its weights could not be drawn by their place ({}), so each number of ranks starts from those "
+    "of the program itself."
+)
 UNKNOWN = RequestedPath(False, 1, ("p2p",), ())
 
 
@@ -163,7 +168,12 @@ class _OwnRuns:
         asked = layout.path if layout else UNKNOWN
         path = path_taken(asked, outcome.ranks, finished=outcome.failure is None)
         dtype = "bfloat16" if layout and layout.bf16 else "float32"
-        variant = dataclasses.replace(variant, small=small, outcome=outcome, path=path, dtype=dtype)
+        why = undrawn(outcome)
+        if why:
+            launch = dataclasses.replace(launch, notes=(*launch.notes, UNDRAWN.format(why)))
+        variant = dataclasses.replace(
+            variant, launch=launch, small=small, outcome=outcome, path=path, dtype=dtype
+        )
         if outcome.failure is not None:
             skills = self._request.skills
             refusal = refusal_of(outcome.failure, outcome.ranks, skills, asked.feature)

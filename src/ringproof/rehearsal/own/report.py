@@ -53,6 +53,11 @@ def layout_of(outcome: Outcome) -> AskedLayout | None:
     return AskedLayout(int(asked["tensor"]), int(asked["pipeline"]), path, bool(told.get("bf16")))
 
 
+def undrawn(outcome: Outcome) -> str:
+    """Return why some rank could not draw its weights again; empty where all did."""
+    return next((_told(one)["undrawn"] for one in outcome.ranks if "undrawn" in _told(one)), "")
+
+
 def combined(outcome: Outcome) -> Outcome:
     """Return an outcome whose steps have the losses and gradient norms of all ranks together.
 

@@ -106,7 +106,10 @@ class _Watch:
 
         def built(given: inspect.BoundArguments, build: Callable[[], Any]) -> Any:
             build()
-            weights.draw(given.args[0])
+            try:
+                weights.draw(given.args[0])
+            except Exception as error:  # the program's own class need not say how it is sharded
+                self._told["undrawn"] = f"{type(error).__name__}: {error}"
 
         def computed(given: inspect.BoundArguments, forward: Callable[[], Any]) -> Any:
             found = forward()
