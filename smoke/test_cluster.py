@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -17,6 +19,7 @@ import psutil
 import pytest
 
 from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
+from ringproof.cluster.cluster import WORKER_MODULE, _serve
 from ringproof.cluster.worker import limit_data
 from ringproof.errors import InputError
 from smoke import cases
@@ -230,3 +233,19 @@ def test_a_rank_keeps_the_hard_limit_that_it_was_given(most: int, limit: int) ->
     ):
         limit_data(1000)
     setting.assert_called_once_with(resource.RLIMIT_DATA, (limit, most))
+
+
+def test_a_limit_that_torch_does_not_fit_is_refused_before_a_rank_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (300 << 20, -1))
+    with pytest.raises(InputError, match="too little for torch; raise `ulimit -v`"), Cluster(2):
+        pass
+
+
+def test_a_rank_that_cannot_load_torch_says_so_in_a_report() -> None:
+    (parent, control), (_, output) = multiprocessing.Pipe(), multiprocessing.Pipe(duplex=False)
+    with mock.patch.dict(sys.modules, {WORKER_MODULE: None}):
+        _serve({}, 1, control, output)
+    report = pickle.loads(parent.recv_bytes())
+    assert report.rank == 1 and report.error.startswith("ModuleNotFoundError: import of ringproof")

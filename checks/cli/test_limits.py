@@ -11,6 +11,7 @@ import pytest
 
 from checks.running import ran, run_here
 from ringproof.cli import main as command
+from ringproof.cluster import RankFailure
 
 ENTRY = 'import sys; from ringproof.cli.main import main; sys.argv[1:] = ["skills", "list"]; main()'
 
@@ -31,6 +32,7 @@ def _because(error: Exception, cause: Exception) -> Exception:
         (OSError(errno.ENOSPC, "No space left on device", "x"), "disk: no space is left"),
         (OSError(errno.EFBIG, "File too large"), "files: one would become larger"),
         (FileNotFoundError(2, "No usable temporary directory found in ['/x']"), "TMPDIR: no"),
+        (RankFailure(0, "RuntimeError: Resource temporarily unavailable"), "threads: a rank can"),
         (_because(EOFError(), OSError(errno.EMFILE, "")), "files: no more can be opened"),
     ],
 )
@@ -57,6 +59,35 @@ def test_a_real_limit_is_one_line(tmp_path: Path, limit: str, value: int, said: 
     done = ran(sys.executable, "-c", f"{entry}; main()", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: {said}")
+
+
+NOTHING_LEFT = """
+import sys
+class Full:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise {error}
+sys.meta_path.insert(0, Full())
+from ringproof.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("MemoryError", 2), ("ImportError('x.so: failed to map segment from x')", 2),
+     ("ImportError('no typer')", 1)],
+)  # fmt: skip
+def test_too_little_memory_to_load_the_command(error: str, code: int, tmp_path: Path) -> None:
+    done = ran(sys.executable, "-c", NOTHING_LEFT.format(error=error), cwd=tmp_path)
+    assert done.returncode == code
+    said = "error: memory: there is too little for ringproof; raise `ulimit -v`\n"
+    assert (done.stderr == said) == (code == 2)
+
+
+def test_the_command_is_what_says_so() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '\nringproof = "ringproof.__main__:start"\n' in project
 
 
 def test_other_errors_stay_internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from checks.cards.hostile import BOMB
 from checks.prove.miniature import Miniature, anchor, claim, miniature
+from ringproof.files import claimed
 
 ESCAPING = claim("a", "checks/../../t.py::test_x")
 
@@ -65,6 +66,18 @@ def test_bad_arguments(tmp_path: Path, arguments: list[str], words: str) -> None
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_second_run_in_one_folder(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.card(anchors=[anchor("here")], claims=[claim("a", "anchor:here")])
+    out = repository.root / "build/prove"
+    out.mkdir(parents=True)
+    with claimed(out, field="--out"):
+        done = repository.prove()
+    said = "error: --out: another run writes into 'build/prove'; wait for it, or name another"
+    assert (done.returncode, done.stderr) == (2, f"{said} folder\n") and not list(out.iterdir())
+    assert repository.prove().returncode == 0
 
 
 def test_the_same_card_unspoiled_is_accepted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.errors import InputError
+from ringproof.files import claimed
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import read_command
 from ringproof.reference.topology.census_line import CensusLine
@@ -161,6 +162,25 @@ def test_a_machine_without_gpus_is_refused(checkout: Path, tmp_path: Path) -> No
     code, text = smoke(checkout, *CUDA, "--out", str(out))
     assert "--ranks-per-node: 4 ranks need as many GPUs, and 0 are here" in text
     assert code == 2 and not list(out.glob("*"))
+
+
+def test_a_second_run_in_one_folder_is_refused_and_removes_nothing(
+    checkout: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    log = tmp_path / "logs/on/torchrun.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("of the first run")
+    engine = tmp_path / "engine"
+    (engine / "transformer_engine/pytorch").mkdir(parents=True)
+    (engine / "transformer_engine/pytorch/__init__.py").touch()
+    (engine / "build_tools").mkdir()
+    (engine / "build_tools/VERSION.txt").write_text("2.9.0")
+    words = ("--device", "cpu", "--te", str(engine), "--force", "--out", str(tmp_path / "logs"))
+    with claimed(tmp_path / "logs", field="--out"):
+        code, text = smoke(checkout, *CUDA, *words)
+    assert code == 2 and "another run writes into" in text
+    assert log.read_text() == "of the first run"
 
 
 # --- files of schedulers ---

@@ -10,6 +10,7 @@ from ringproof.errors import InputError, shown
 
 _PROCESSES = ("processes", "no more can be started; raise `ulimit -u`, or use fewer ranks")
 _MEMORY = ("memory", "no more can be had; raise `ulimit -v` and `ulimit -d`, or ask for less")
+_THREADS = ("threads", "a rank can start no more; raise `ulimit -u`, `ulimit -v` and `ulimit -d`")
 _DISK = ("disk", "no space is left; free some, or set TMPDIR to a folder that has room")
 _REASONS = MappingProxyType(
     {
@@ -26,6 +27,7 @@ _REASONS = MappingProxyType(
 )
 _TEXTS = (
     ("start new thread", _PROCESSES),
+    ("RuntimeError: Resource temporarily unavailable", _THREADS),
     ("failed to map segment", _MEMORY),
     ("allocate memory", _MEMORY),
     ("No usable temporary directory", ("TMPDIR", "no folder for temporary files can be written; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,20 +107,27 @@ def prove(options: ProveCommand) -> None:
     console = HarmlessConsole(stderr=True)
     with workplace(options.folder) as place:
         request = options.request(place)
-        missing = bring_missing(request, console)
-        if missing:  # then nothing tries to fetch it again
-            short = tuple(f"not at hand: {item}" for item in missing)
-            request = replace(request, offline=True, short=short)
-        if options.refute:
-            _refute(request, options, console)
-            return
-        result = run_proofs(request, console, lambda line: typer.echo(line, err=True))
+        good = _prove(request, options, console)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _prove(request: ProveRequest, options: ProveCommand, console: HarmlessConsole) -> bool:
+    """Run the proofs, or with --refute the refutations, and return whether nothing is wrong."""
+    missing = bring_missing(request, console)
+    if missing:  # then nothing tries to fetch it again
+        short = tuple(f"not at hand: {item}" for item in missing)
+        request = replace(request, offline=True, short=short)
+    if options.refute:
+        return _refute(request, options, console)
+    with ExitStack() as held:  # the folder of the run, from its first log to its last record
+        result = run_proofs(request, console, lambda line: typer.echo(line, err=True), held)
         cards = find_cards(request.skills, request.names)
         closure = SourceClosure(request.root)
         seen = seen_sentence(request.evidence, cards, result.records, closure)
-    if missing:
-        typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    _write(result, options, seen)
+        if missing:
+            typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
+        _write(result, options, seen)
     if options.json_path:
         summary = {
             "version": 1,
@@ -133,8 +141,7 @@ def prove(options: ProveCommand) -> None:
     shown = console if printed else HarmlessConsole()
     print_records(result.records, result.problems, shown, seen)
     typer.echo(f"report: {options.out / 'report.html'}", err=True)
-    if result.problems:
-        raise typer.Exit(1)
+    return not result.problems
 
 
 def _write(result: ProveResult, options: ProveCommand, seen: str) -> None:
@@ -151,8 +158,8 @@ def _write(result: ProveResult, options: ProveCommand, seen: str) -> None:
         write_text(report, options.html, field="--html")
 
 
-def _refute(request: ProveRequest, options: ProveCommand, console: HarmlessConsole) -> None:
-    """Try the refutations, and exit with 1 if a proof stays green or a refutation is broken."""
+def _refute(request: ProveRequest, options: ProveCommand, console: HarmlessConsole) -> bool:
+    """Try the refutations; return whether a proof of each fails and no refutation is broken."""
     environment = read_environment(request.root)
     found = refute(request, environment, options.statement, console)
     records = [refuted_record(skill, environment, rows) for skill, rows in found.items()]
@@ -170,5 +177,4 @@ def _refute(request: ProveRequest, options: ProveCommand, console: HarmlessConso
     if options.json_path:
         write_json({"version": 1, "pass": not bad, "skills": records}, options.json_path)
     print_refuted(found, console if options.json_path == "-" else HarmlessConsole())
-    if bad:
-        raise typer.Exit(1)
+    return not bad

@@ -18,6 +18,7 @@ from ringproof.cli.options import CacheOptions, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
 from ringproof.errors import InputError, shown
+from ringproof.files import claimed, make_folder
 from ringproof.options import check_options, option, require, seconds
 
 if TYPE_CHECKING:
@@ -181,13 +182,12 @@ def megatron(options: SmokeCommand) -> None:
         if place:
             write_text(render(kind, pair, options.job()), place, field=f"--{kind}")
     if not (options.dry_run or options.slurm or options.kubernetes):
-        verdict = judging.judge(pair, () if options.judge else _run(pair, options))
-        _report(verdict, options)
+        _report(judging.judge(pair) if options.judge else _run(pair, options), options)
 
 
-def _run(pair: Pair, options: SmokeCommand) -> tuple[str, ...]:
-    """Run both programs on this machine; return why one did not run through."""
-    from ringproof.rehearsal.smoke import launcher
+def _run(pair: Pair, options: SmokeCommand) -> SmokeVerdict:
+    """Run both programs on this machine and judge them, in a folder that no other run has."""
+    from ringproof.rehearsal.smoke import judging, launcher
 
     if pair.setting.nodes > 1:
         sentence = "only one node is started here; use --slurm, --kubernetes or --dry-run"
@@ -197,8 +197,11 @@ def _run(pair: Pair, options: SmokeCommand) -> tuple[str, ...]:
         launcher.require_gpus(pair.setting.ranks)
     elif not options.force:
         launcher.estimate(pair.setting.ranks_per_node).check(Machine.here())
-    with rank_progress(HarmlessConsole(stderr=True)) as progress:
-        return tuple(launcher.run_pair(pair, timeout=options.timeout, progress=progress))
+    make_folder(pair.setting.folder, field="--out")
+    with claimed(pair.setting.folder, field="--out"):
+        with rank_progress(HarmlessConsole(stderr=True)) as progress:
+            problems = launcher.run_pair(pair, timeout=options.timeout, progress=progress)
+        return judging.judge(pair, tuple(problems))
 
 
 def _report(verdict: SmokeVerdict, options: SmokeCommand) -> None:

@@ -10,18 +10,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import resource
 import sys
 import tempfile
+import time
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ringproof.budget import Machine
+from ringproof.budget import LEAST_LIMIT_BYTES, Machine
 from ringproof.cluster.case import (
     Assignment,
     CaseFunction,
     CaseOutcome,
     ClusterOptions,
+    RankResult,
     check_timeout,
 )
 from ringproof.cluster.watch import CaseWatch, Worker
@@ -158,6 +162,7 @@ class Cluster:
 
     def _start(self) -> None:
         threads = {"OMP_NUM_THREADS": str(self.options.threads)}
+        _require_address_space()
         context = forking([WORKER_MODULE, *self.options.preload], threads)
         limit = Machine.here().share(self.world_size) if self.options.limited else 0
         for rank in range(self.world_size):
@@ -185,11 +190,25 @@ class Cluster:
         self._workers.clear()
 
 
-def _serve(variables: dict[str, str], *place: Any, **resources: Any) -> None:
-    os.environ.update(variables)
-    from ringproof.cluster.worker import serve  # in the worker only
+def _require_address_space() -> None:
+    """Refuse a limit below which torch, or a library that it loads, ends the process by itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_LIMIT_BYTES:
+        sentence = f"a rank may take {limit / 1e9:.2f} GB, which is too little for torch"
+        raise InputError("memory", f"{sentence}; raise `ulimit -v`")
 
-    serve(*place, **resources)
+
+def _serve(
+    variables: dict[str, str], rank: int, control: Connection, output: Connection, **resources: Any
+) -> None:
+    os.environ.update(variables)
+    try:
+        from ringproof.cluster.worker import serve  # in the worker only
+    except Exception as error:  # whatever torch raises that cannot be loaded
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        control.send_bytes(pickle.dumps(RankResult(rank, error=said, failed_at=time.monotonic())))
+        return
+    serve(rank, control, output, **resources)
 
 
 def launched_world() -> tuple[int, int] | None:

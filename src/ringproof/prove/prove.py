@@ -6,6 +6,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ringproof.cards import (
     statements,
 )
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder
+from ringproof.files import claimed, make_folder
 from ringproof.progress import progress
 from ringproof.prove.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digest
 from ringproof.prove.closure import SourceClosure
@@ -58,16 +59,19 @@ class ProveResult:
     stale: tuple[str, ...]
 
 
-def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]) -> ProveResult:
+def prove(
+    request: ProveRequest, console: Console, notice: Callable[[str], None], held: ExitStack
+) -> ProveResult:
     """Run every proof of the chosen skills once and judge their statements.
 
     Args:
         notice: Function that receives a line for each stale record before the proofs start, and one
             about what is taken over from the run before.
+        held: Keeps the folder of this run from other runs, until all of it is written.
 
     Raises:
-        InputError: A skill is unknown, a card is invalid, a release does not exist, or the file of
-            a proof is outside the repository.
+        InputError: A skill is unknown, a card is invalid, a release does not exist, the file of a
+            proof is outside the repository, or another run writes into the same folder.
     """
     started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     paths = find_cards(request.skills, request.names)
@@ -81,6 +85,8 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
         [proof for proof in tests if _exists(request.root, proof)],
         [recorded_seconds(request.evidence, name) for name in cards],
     )
+    make_folder(request.out, field="--out")
+    held.enter_context(claimed(request.out, field="--out"))
     environment = read_environment(request.root)
     stale: list[str] = []
     for name, card in cards.items():
@@ -95,7 +101,6 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     before = taken_over(request.out, known, sources) if request.resume else ()
     if request.resume:
         notice(f"taken over from the run before: {len(test_ids(before))} tests")
-    make_folder(request.out, field="--out")
     keep_facts(request.out, known, sources)
     suite = run_suite(request, runnable, jobs, console, before)
     alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in tests)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ringproof.cards import Card, Proof, ProofKind, Statement, find_cards, load_card, statements
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder
+from ringproof.files import claimed, make_folder
 from ringproof.programs import python, variables
 from ringproof.progress import progress
 from ringproof.prove.closure import SourceClosure
@@ -184,6 +184,7 @@ def _try_all(
     make_folder(request.out, field="--out")
     failed = 0
     with (
+        claimed(request.out, field="--out"),
         tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True) as scratch,
         progress(console, "refutations", len(attempts)) as update,
         ExitStack() as at_the_end,
