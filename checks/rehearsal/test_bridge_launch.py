@@ -29,10 +29,11 @@ from ringproof.launch.small.bridge import (
 )
 from ringproof.launch.small.verl import OverrideDraft, put_reference, read_layout, shrink_ranks
 from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
-from ringproof.rehearsal.bridge.upstreams import is_bridge
+from ringproof.rehearsal.bridge.upstreams import calls_bridge, is_bridge
 from ringproof.rehearsal.fixtures import ENGINE
 from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.verdict.variant import Rehearsal
+from ringproof.stack.pairs import PAIRS
 from ringproof.upstream.tree import UpstreamUnavailable
 
 RELEASE = "pip:megatron-bridge==0.5.1"
@@ -90,11 +91,31 @@ def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
     assert "model.seq_length" in {change.what for change in main.changes}
 
 
+def test_scripts_of_bridge_are_told_by_what_they_import(tmp_path: Path) -> None:
+    mine, other = tmp_path / "train_mine.py", tmp_path / "own.py"
+    mine.write_text(SCRIPT)
+    other.write_text("import megatron.core\n")
+    assert calls_bridge(str(mine)) and calls_bridge("scripts/training/run_recipe.py")
+    assert not calls_bridge(str(other)) and not calls_bridge("pretrain_gpt.py")
+
+
+@pytest.mark.parametrize("bridge", ["megatron-bridge==0.5.1", ""])
+def test_without_a_network_and_a_cache_the_command_says_what_to_name(
+    tmp_path: Path, bridge: str
+) -> None:
+    words = ["--bridge", bridge] if bridge else []
+    command = ["rehearse", *words, "--offline", "--cache", str(tmp_path), "--force"]
+    done = CliRunner().invoke(app, [*command, "--", *LAUNCH])
+    assert isinstance(done.exception, InputError), done.output
+    assert "name a checkout" in str(done.exception) or "cache" in str(done.exception)
+
+
 @pytest.mark.slow
 def test_packed_fine_tuning_agrees_and_needs_no_checkpoint(tmp_path: Path) -> None:
-    result = rehearsed(tmp_path, *TUNED, pair=("pip:megatron-bridge==0.6.2", ""))
+    result = rehearsed(tmp_path, *TUNED, pair=("", ""))  # the newest releases
     assert result.passed, result.headline
     main = result.main
+    assert all(one in main.megatron for one in next(iter(PAIRS.items())))
     assert main.outcome is not None and main.reference_outcome is not None
     assert main.outcome.tokens == main.reference_outcome.tokens != {}
     changes = {change.what: change.before for change in main.changes}

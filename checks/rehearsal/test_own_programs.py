@@ -24,6 +24,7 @@ from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.rehearsal.verdict.variant import Variant
+from ringproof.stack.pairs import PAIRS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 MEGATRON = "pip:megatron-core==0.19.2"
@@ -31,8 +32,9 @@ FINISH = "    config.finalize_model_grads_func = finalize_model_grads\n"
 
 
 def _variant(
-    stage: SessionServers, folder: Path, *changes: tuple[str, str], words: str = "2 {} --cp 2"
-) -> Variant:
+    stage: SessionServers, folder: Path, *changes: tuple[str, str], words: str = "2 {} --cp 2",
+    megatron: str = MEGATRON,
+) -> Variant:  # fmt: skip
     """Rehearse the example, changed, in a folder of its own."""
     stage.upstream(MEGATRON)  # skips without the wheel
     text = EXAMPLE.read_text("utf-8")
@@ -43,16 +45,21 @@ def _variant(
     script.write_text(text, "utf-8")
     launch = read_command(["torchrun", "--nproc-per-node", *words.format(script).split()])
     request = Request(
-        launch, MEGATRON, ENGINE, "", folder / "out", stage.cache, None, iterations=2, offline=True
+        launch, megatron, ENGINE, "", folder / "out", stage.cache, None, iterations=2, offline=True
     )
     assert is_own_program(launch)
     return rehearse_own(request, lambda *_: None).main
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["2 {} --cp 2", "4 {} --tp 2 --cp=2"])
-def test_a_right_loop_agrees(stage: SessionServers, tmp_path: Path, words: str) -> None:
-    variant = _variant(stage, tmp_path, words=words)
+@pytest.mark.parametrize(
+    ("words", "megatron"), [("2 {} --cp 2", ""), ("4 {} --tp 2 --cp=2", MEGATRON)]
+)
+def test_a_right_loop_agrees(
+    stage: SessionServers, tmp_path: Path, words: str, megatron: str
+) -> None:
+    variant = _variant(stage, tmp_path, words=words, megatron=megatron)
+    assert variant.megatron.startswith(next(iter(PAIRS)))  # also where none is named
     assert variant.passed, variant.headline
     assert variant.path.requested.size == 2 and variant.path.taken[0].comm_type == "p2p"
     assert len(variant.losses) == 2 and variant.metrics == ()

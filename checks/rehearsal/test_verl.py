@@ -17,9 +17,9 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
 from ringproof.rehearsal.rehearsing import Request
+from ringproof.rehearsal.runs.releases import BRIDGE
 from ringproof.rehearsal.verdict.variant import Rehearsal
 from ringproof.rehearsal.verl.rehearsing import VerlRequest, rehearse_verl
-from ringproof.rehearsal.verl.upstreams import BRIDGE
 from ringproof.upstream.tree import UpstreamUnavailable
 
 pytestmark = pytest.mark.slow

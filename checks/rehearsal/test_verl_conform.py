@@ -20,17 +20,13 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.conform.cases import CASES, VERL, VERL_CASES, chosen
 from ringproof.rehearsal.conform.record import Status
 from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
+from ringproof.rehearsal.runs.releases import BRIDGE, choose_releases
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
 from ringproof.rehearsal.verl.conforming import MODULES, VerlMatrix, words_of
 from ringproof.rehearsal.verl.running import VerlRuns
-from ringproof.rehearsal.verl.upstreams import (
-    BRIDGE,
-    PAIRS,
-    choose_releases,
-    open_stack,
-    open_verl,
-)
+from ringproof.rehearsal.verl.upstreams import open_stack, open_verl
+from ringproof.stack.pairs import PAIRS
 
 FAULTS = "checks.rehearsal.verl_faults"
 NEWEST = next(iter(PAIRS))
@@ -75,7 +71,7 @@ def test_the_first_wrong_tensor_of_verl_cannot_be_asked_for() -> None:
     assert isinstance(done.exception, InputError) and done.exception.field == "--locate"
 
 
-def test_only_a_launch_of_verl_needs_no_upstream(tmp_path: Path) -> None:
+def test_a_launch_of_megatron_needs_an_upstream(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("torchrun pretrain_gpt.py --context-parallel-size 2\n")
     done = CliRunner().invoke(app, ["rehearse", str(script)])
@@ -110,13 +106,18 @@ def test_offline_the_newest_pair_in_the_cache_is_taken(
         if spec not in here:
             raise InputError("pip", f"{spec} cannot be had; fill the cache")
 
-    monkeypatch.setattr("ringproof.rehearsal.verl.upstreams.open_tree", opened)
+    monkeypatch.setattr("ringproof.rehearsal.runs.releases.open_tree", opened)
     found = choose_releases("", "", vanilla=False, cache=tmp_path, offline=True)
     assert (found.megatron, found.bridge) == (core, bridge)
     assert core in found.said and bridge in found.said
     here.add(BRIDGE)
     found = choose_releases("", "", vanilla=False, cache=tmp_path, offline=True)
     assert (found.megatron, found.bridge) == (NEWEST, BRIDGE)
+    older = choose_releases("", bridge.removeprefix("pip:"), cache=tmp_path, offline=True)
+    assert older.megatron == core
+    here.discard(BRIDGE)  # which a program on megatron-core alone does not use
+    alone = choose_releases("", "", cache=tmp_path, offline=True, alone=True)
+    assert (alone.megatron, alone.bridge) == (NEWEST, "") and alone.said.startswith(NEWEST)
 
 
 @pytest.fixture(scope="module")

@@ -140,8 +140,9 @@ def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRec
                 opened, wanted, kept, iterations=steps, name=name,
                 locates=options.locate is not False, progress=tell,
             )  # fmt: skip
+        from ringproof.rehearsal.runs.releases import choose_releases
         from ringproof.rehearsal.verl.conforming import run_verl_matrix
-        from ringproof.rehearsal.verl.upstreams import choose_releases, open_stack, open_verl
+        from ringproof.rehearsal.verl.upstreams import open_stack, open_verl
 
         vanilla = options.bridge == "mbridge"
         bridge = "" if vanilla else options.bridge

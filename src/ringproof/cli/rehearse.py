@@ -61,7 +61,9 @@ class RunOptions:
     """How a checkout of Megatron-LM is run."""
 
     upstream: str = option(
-        "", f"{CHECKOUT} For verl, the default is the newest release that fits.", metavar="SPEC"
+        "",
+        f"{CHECKOUT} Needed for Megatron-LM's own programs; the default of others is a release.",
+        metavar="SPEC",
     )
     te: str | None = option(
         None,
@@ -94,7 +96,7 @@ class RehearseCommand(CacheOptions, RunOptions):
     bridge: str = option(
         "",
         "Megatron-Bridge for a launch of it or of verl, named alike.  "
-        "[default for verl: the release that fits]",
+        "[default: the release that fits]",
         metavar="SPEC",
     )
     sets: tuple[str, ...] = set_option()
@@ -133,8 +135,8 @@ def rehearse(options: RehearseCommand) -> None:
     """
     require_packages("rehearse")
     launch = launch_of(options.words, options.sets)
-    _check_verl(options, launch.script in VERL_MODULES)
     kind = _kind(options, launch)
+    _check_upstreams(options, kind)
     from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
     from ringproof.rehearsal.own.rehearsing import rehearse_own
     from ringproof.rehearsal.rehearsing import Request, rehearse
@@ -185,12 +187,12 @@ def _kind(options: RehearseCommand, launch: Launch) -> str:
     Raises:
         InputError: A trace is to be kept, and launches of this kind have none.
     """
-    from ringproof.rehearsal.bridge.upstreams import is_bridge
+    from ringproof.rehearsal.bridge.upstreams import calls_bridge, is_bridge
     from ringproof.rehearsal.own.rehearsing import is_own_program
 
     if launch.script in VERL_MODULES:
         kind = VERL
-    elif options.bridge or is_bridge(options.upstream):
+    elif options.bridge or is_bridge(options.upstream) or calls_bridge(launch.script):
         kind = BRIDGE
     else:
         kind = OWN if is_own_program(launch) else ""
@@ -199,14 +201,14 @@ def _kind(options: RehearseCommand, launch: Launch) -> str:
     return kind
 
 
-def _check_verl(options: RehearseCommand, launched: bool) -> None:
-    """Refuse options of verl for another launch, and a launch of verl without its packages."""
-    if launched:
+def _check_upstreams(options: RehearseCommand, kind: str) -> None:
+    """Refuse a launch without its packages or upstream, and options of verl for another launch."""
+    if kind == VERL:
         require_packages("rehearse", VERL_PACKAGES, "verl")
-    if not (launched or options.upstream or options.bridge):
+    if not (kind or options.upstream):
         sentence = "it is missing; name a checkout, git:PATH@REF or megatron-core==VERSION"
         raise InputError("--upstream", sentence)
-    if options.verl and not launched:
+    if options.verl and kind != VERL:
         raise InputError("--verl", "the launch is none of verl; leave the option out")
 
 

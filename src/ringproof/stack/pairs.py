@@ -7,10 +7,16 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError, shown
 
-CORES: Mapping[str, str] = MappingProxyType(
-    {"0.3": "0.16.1", "0.4": "0.17.1", "0.5": "0.18.2", "0.6": "0.19.2"}
-)
-"""By release of Megatron-Bridge, the Megatron-Core of its time."""
+PAIRS: Mapping[str, str] = MappingProxyType({
+    f"pip:megatron-core=={core}": f"pip:megatron-bridge=={bridge}"
+    for core, bridge in {
+        "0.19.2": "0.6.2", "0.18.2": "0.5.1", "0.17.1": "0.4.2", "0.16.1": "0.3.1"
+    }.items()
+})  # fmt: skip
+"""Megatron-Core and the Megatron-Bridge of its time, as specs, the newest releases first.
+
+Those of each pair import each other, and were seen to train.
+"""
 
 
 def core_of(version: str) -> str:
@@ -19,8 +25,9 @@ def core_of(version: str) -> str:
     Raises:
         InputError: It is not known.
     """
-    release = ".".join(version.split(".")[:2])
-    if release not in CORES:
-        sentence = f"the Megatron-LM of Bridge {shown(version)} is not known; name it as well"
-        raise InputError("--upstream", sentence)
-    return f"pip:megatron-core=={CORES[release]}"
+    start = f"pip:megatron-bridge=={'.'.join(version.split('.')[:2])}."
+    for core, bridge in PAIRS.items():
+        if bridge.startswith(start):
+            return core
+    sentence = f"the Megatron-LM of Bridge {shown(version)} is not known; name it as well"
+    raise InputError("--upstream", sentence)

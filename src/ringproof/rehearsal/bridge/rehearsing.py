@@ -25,7 +25,7 @@ from ringproof.launch.small import verl as overrides
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.shrink import SmallProgram
 from ringproof.launch.small.verl import OverrideDraft
-from ringproof.rehearsal.bridge.upstreams import open_pair
+from ringproof.rehearsal.bridge.upstreams import is_bridge, open_pair
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rehearsing import (
@@ -37,6 +37,7 @@ from ringproof.rehearsal.rehearsing import (
     rehearsal_of,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
@@ -60,7 +61,7 @@ class BridgeRequest:
     Attributes:
         base: Launch and options that every rehearsal has.
         bridge: Megatron-Bridge; empty where ``base.megatron`` names it, and Megatron-LM is to be
-            the one that fits.
+            the one that fits, and where the newest release that fits is to be taken.
     """
 
     base: Request
@@ -78,8 +79,15 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         sentence = f"{shown(base.against)} is not an override; write KEY=VALUE as Bridge reads it"
         raise InputError("--against", sentence)
     progress("open", "Megatron-Bridge, Megatron-LM and Transformer Engine")
-    pair = (request.bridge, base.megatron) if request.bridge else (base.megatron, "")
-    upstream, name = open_pair(*pair, base.engine, cache=base.cache, offline=base.offline)
+    source: dict[str, Any] = {"cache": base.cache, "offline": base.offline}
+    bridge, megatron = request.bridge, base.megatron
+    if is_bridge(megatron) and not bridge:
+        bridge, megatron = megatron, ""
+    if not bridge:
+        releases = choose_releases(megatron, "", **source)
+        bridge, megatron = releases.bridge, releases.megatron
+        progress("releases", f"runs {releases.said or bridge}")
+    upstream, name = open_pair(bridge, megatron, base.engine, **source)
     make_folder(base.folder, field="--out")
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     variants = []

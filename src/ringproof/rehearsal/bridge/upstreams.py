@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from ringproof.launch.imports import imports_of
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.runs.upstreams import open_bridge, open_upstream
 from ringproof.stack.pairs import core_of
 
 NAME = re.compile(r"megatron[-_]bridge", re.IGNORECASE)
 PROGRAMS = Path(__file__).parent / "programs"
+RECIPES = "run_recipe.py"  # Bridge's program that trains a recipe by its name
 PIN = ".main.commit"
 
 
@@ -25,6 +27,12 @@ def is_bridge(spec: str) -> bool:
     if folder.is_dir():
         return any((folder / at / "megatron" / "bridge").is_dir() for at in ("", "src"))
     return NAME.search(spec.partition("@")[0]) is not None
+
+
+def calls_bridge(script: str) -> bool:
+    """Whether a launch's script trains with Megatron-Bridge, by its name or what it imports."""
+    own = any(name.startswith("megatron.bridge") for name in imports_of(script))
+    return own or Path(script).name == RECIPES
 
 
 def open_pair(

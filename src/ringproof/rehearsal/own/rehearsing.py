@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 import time
@@ -10,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder, read_input
+from ringproof.files import make_folder
+from ringproof.launch.imports import imports_of
 from ringproof.launch.left_out import ENVIRONMENT as DECIDING
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.draft import Change
 from ringproof.launch.small.shrink import SmallProgram
-from ringproof.parsing import parsed_python
 from ringproof.rehearsal.locate.factors import named
 from ringproof.rehearsal.own.report import (
     STEPS,
@@ -40,6 +39,7 @@ from ringproof.rehearsal.rehearsing import (
     with_option,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
@@ -59,7 +59,6 @@ OF_LOOPS = (
 """Names of Megatron's own training loop and of its command line, and of Megatron-Bridge."""
 CP_OPTION = re.compile(r"--(context[-_]parallel([-_]size)?|cp([-_]size)?)(=.*)?")
 DIFFERENT = 1e-4  # relative; what agrees in float32 differs by less than a hundredth of that
-MAX_BYTES = 4 << 20
 NOTE = (
     "It is a program on megatron-core's library without Megatron's command line, so it ran as it "
     "is and was not shrunk."
@@ -82,24 +81,9 @@ def is_own_program(launch: Launch) -> bool:
     Megatron's own training loop and Megatron-Bridge have command lines and recipes, which are
     shrunk in other ways. What the file imports is read, and nothing of it is executed.
     """
-    path = Path(launch.script)
-    if path.suffix != ".py" or not path.is_file():
-        return False
-    try:
-        tree = parsed_python(read_input(path, MAX_BYTES, remedy="name a program"))
-    except (InputError, ValueError):
-        return False
-    names = tuple(_imported(tree))
+    names = imports_of(launch.script)
     loops = any(name == LOOP or name.startswith(OF_LOOPS) for name in names)
     return not loops and any(name.startswith("megatron.core") for name in names)
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
@@ -117,8 +101,12 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         raise InputError("the launch", sentence)
     if request.machine is not None:
         estimate(request.launch.ranks, request.max_ranks).check(request.machine)
-    other, option = split_against(request)
     progress("open", "Megatron-Core and Transformer Engine")
+    if not request.megatron:
+        newest = choose_releases("", "", cache=request.cache, offline=request.offline, alone=True)
+        progress("releases", f"runs {newest.said}")
+        request = dataclasses.replace(request, megatron=newest.megatron)
+    other, option = split_against(request)
     upstream = open_one(request, request.megatron, "--upstream")
     tasks = [("launch", request.launch, upstream)]
     if other is not None:

@@ -23,6 +23,7 @@ from ringproof.rehearsal.rehearsing import (
     rehearsal_of,
 )
 from ringproof.rehearsal.runs.outcome import UpstreamFails
+from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
@@ -32,7 +33,7 @@ from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
 from ringproof.rehearsal.verl import metrics
 from ringproof.rehearsal.verl.model import Divisors
 from ringproof.rehearsal.verl.running import VerlLaunch, VerlRuns, read_verl
-from ringproof.rehearsal.verl.upstreams import choose_releases, open_stack, open_verl
+from ringproof.rehearsal.verl.upstreams import open_stack, open_verl
 
 ACTOR_NOTE = (
     "The actor of verl.trainer.main_ppo was trained by verl's TrainingWorker on made-up rollouts; "

@@ -5,83 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from ringproof.errors import InputError, shown
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.releases import BRIDGE
 from ringproof.rehearsal.runs.upstreams import open_bridge, open_product
-from ringproof.upstream.sources import open_tree
 
 VERL = "pip:verl==0.9.1"
-BRIDGE = "pip:megatron-bridge==0.6.2"
-PAIRS = MappingProxyType({
-    "pip:megatron-core==0.19.2": BRIDGE,
-    "pip:megatron-core==0.18.2": "pip:megatron-bridge==0.5.1",
-    "pip:megatron-core==0.16.1": "pip:megatron-bridge==0.3.1",
-})  # fmt: skip
-"""Releases that import each other and were seen to train with verl, the newest first."""
-OF_MBRIDGE = "pip:megatron-core==0.16.1"  # the newest release that mbridge 0.15.1 runs with
 MODEL_TYPES = Path("megatron/core/enums.py")
 OLD_MODEL_TYPE = "encoder_and_decoder"  # which mbridge asks for, and newer Megatron-LM lacks
-
-
-@dataclass(frozen=True)
-class Releases:
-    """Specs of Megatron-LM and of Megatron-Bridge; the latter is empty for a launch with mbridge.
-
-    Attributes:
-        said: Which releases were chosen; empty where the user named them.
-    """
-
-    megatron: str
-    bridge: str
-    said: str = ""
-
-
-def choose_releases(
-    megatron: str, bridge: str, *, vanilla: bool, cache: Path, offline: bool
-) -> Releases:
-    """Return what the user named, and the newest releases that fit it for the rest.
-
-    Args:
-        megatron, bridge: Specs of the user; empty for none.
-        vanilla: Whether the launch takes mbridge.
-
-    Raises:
-        InputError: None of the releases can be had.
-    """
-    if vanilla:
-        said = f"{OF_MBRIDGE}, the newest that mbridge runs with"
-        return Releases(megatron, "") if megatron else Releases(OF_MBRIDGE, "", said)
-    if megatron:
-        release = megatron if megatron.startswith("pip:") else f"pip:{megatron}"
-        return Releases(megatron, bridge or PAIRS.get(release, BRIDGE))
-    known = bridge in PAIRS.values()
-    pairs = [(core, bridge or p) for core, p in PAIRS.items() if not known or p == bridge]
-    problems = []
-    for core, partner in pairs:
-        problem = _absent((core, partner), cache, offline)
-        if problem is None:
-            said = f"{core} and {partner}, the newest releases that are known to fit"
-            return Releases(core, partner, said)
-        problems.append(problem)
-    sentence = f"it is missing, and {problems[0].sentence}; name a checkout or another release"
-    raise InputError("--upstream", sentence) from problems[0]
-
-
-def _absent(specs: Iterable[str], cache: Path, offline: bool) -> InputError | None:
-    """Return why one of the releases among some specs cannot be had; ``None`` if all can."""
-    try:
-        for spec in specs:
-            if spec.startswith("pip:"):
-                open_tree(spec, cache=cache, offline=offline)
-    except InputError as error:
-        return error
-    return None
 
 
 @dataclass(frozen=True)
