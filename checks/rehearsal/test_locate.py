@@ -11,7 +11,7 @@ import pytest
 from ringproof.rehearsal.locate import saying
 from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, row_kind
 from ringproof.rehearsal.locate.factors import explained
-from ringproof.rehearsal.locate.gradients import loss_scales, wrong_weights
+from ringproof.rehearsal.locate.gradients import differences, loss_scales, wrong_weights
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
@@ -495,6 +495,20 @@ def test_a_gradient_that_no_module_computed_is_only_the_first_wrong_one() -> Non
     assert "is wrong in the backward" in other and "what goes into it agrees" in other
 
 
+def test_an_input_of_modules_without_gradients_is_that_of_the_outermost() -> None:
+    """As with recomputed layers, whose own tensors have no gradients in the trace."""
+
+    def recomputed(record: RankRecord) -> RankRecord:
+        *others, block, attention = record.trace.calls
+        calls = (*others, block, replace(attention, inputs={"query": block.inputs["x"]}))
+        return RankRecord(replace(record.trace, calls=calls), record.data)
+
+    changes = [(number, lambda values: values.pop("~attended")) for number in range(2)]
+    record = run(*changes, (1, add("~embedded", 0.5)))
+    one = culprit(RunTrace(tuple(map(recomputed, record.ranks))))
+    assert (one.phase, one.module, one.tensor) == ("backward", "block", "gradient of input x")
+
+
 def test_weights_that_are_gathered_late_are_not_compared() -> None:
     """With the overlapped gathering of parameters a rank has old parts when a step begins."""
 
@@ -509,3 +523,21 @@ def test_weights_that_are_gathered_late_are_not_compared() -> None:
         same, near, other = (weights(by, late=late) for by in (0.0, 1e-7, 0.5))
         found = wrong_weights(Runs(other, same, near, ""), 1)
         assert (found is None) is late
+
+
+def test_a_parameter_that_the_run_forgets_to_sum_is_wrong_only_after_the_reduction() -> None:
+    """TP ranks hold parts of a gradient where the reference says so, whatever the run says."""
+
+    def parts(*, summed: bool) -> RunTrace:
+        values, ranks = whole(), []
+        for number in range(2):
+            one = rank(number, 2, values, {"weight": values["weight"]})
+            held = tuple(replace(held, summed=summed) for held in one.trace.parameters)
+            place = replace(one.trace.place, tensor=number, context=0, sizes=(2, 1, 1, 1))
+            ranks.append(replace(one, trace=replace(one.trace, parameters=held, place=place)))
+        return RunTrace(tuple(ranks))
+
+    expected = parts(summed=True)
+    (found,) = differences(Runs(parts(summed=False), expected, expected, ""), 1, LOCAL)
+    assert not found.wrong
+    assert found.ranks == (0, 1)

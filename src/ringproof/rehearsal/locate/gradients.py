@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,8 +96,17 @@ def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
 
     Gradients of `LOCAL` are compared up to the one factor that all of them have.
     """
+    # The run may be wrong in what it sums over TP.
+    summed = {
+        (place.pipeline, one.chunk, one.name)
+        for rank in runs.reference.ranks
+        for place in (rank.trace.place,)
+        for one in rank.trace.parameters
+        if one.summed
+    }
     mine, theirs, moved = (
-        _collected(record, step, kind) for record in (runs.run, runs.reference, runs.disturbed)
+        _collected(record, step, kind, summed)
+        for record in (runs.run, runs.reference, runs.disturbed)
     )
     factor = _common(mine, theirs) if kind == LOCAL else 1.0
     found = []
@@ -117,9 +126,13 @@ def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
 
 
 def _collected(
-    run: RunTrace, step: int, kind: str
+    run: RunTrace, step: int, kind: str, parts: Collection[tuple[int, int, str]]
 ) -> dict[Name, list[tuple[tuple[int, ...], Array]]]:
-    """Return parameters with the ranks that hold them; gradients of `LOCAL` are summed."""
+    """Return parameters with the ranks that hold them; gradients of `LOCAL` are summed.
+
+    Args:
+        parts: Stage, chunk and name of those of which TP ranks hold parts, too.
+    """
     found: dict[Name, list[tuple[tuple[int, ...], Array]]] = defaultdict(list)
     for rank in run.ranks:
         tensor, _, _, stage = coordinates(rank.trace.place)
@@ -128,7 +141,8 @@ def _collected(
             if (one.step, one.kind) != (step, kind) or EXPERTS in one.name:
                 continue
             summed = kind == LOCAL
-            name = (0 if summed and one.summed else tensor, stage, one.chunk, one.name)
+            part = summed and (stage, one.chunk, one.name) in parts
+            name = (0 if part else tensor, stage, one.chunk, one.name)
             value = rank.values(one.value).astype(np.float64)
             if summed and found[name]:
                 ranks, before = found[name].pop()

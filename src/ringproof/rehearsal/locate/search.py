@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -257,6 +257,17 @@ class Search:
         call = first.call
         while call.parent >= 0 and index in rank.trace.calls[call.parent].outputs.values():
             call = rank.trace.calls[call.parent]  # which only hands it on
+        around = call
+        while port.side == "inputs" and around.parent >= 0:
+            outer = rank.trace.calls[around.parent]
+            if index not in outer.inputs.values():
+                break
+            around = outer  # every module that consumes the tensor is inside of this one
+        if around is not call:
+            name = next(name for name, at_ in around.inputs.items() if at_ == index)
+            words = _words(replace(port, name=name))
+            at = rank.trace.forwards.get(around.module, "")
+            return _Blamed("backward", around.module, words, at, around.site, ())
         if call.parent < 0 and port.side == "outputs":
             if rank.is_last(call.chunk):
                 return _Blamed("loss", "", _words(port), "", call.site, ())
