@@ -183,7 +183,7 @@ def test_files_that_are_no_source_are_said_to_be(
 ) -> None:
     root = repository(tmp_path, GOOD, **{"src/a.py": content})
     assert check_fences(root, {}, fix=False, outputs=Outputs()) == 1
-    assert why in capsys.readouterr().out.splitlines()[0]
+    assert why in capsys.readouterr().out.splitlines()[1]
 
 
 def test_pipes_and_odd_names_do_not_stop_the_check(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> 
     assert (code, whole["problems"]) == (0, [])
     assert {claims[name]["verdict"] for name in ("tested", "both")} == {"not-here"}
     assert claims["tested"]["reason"] == NO_TESTS
-    lines = repository.prove("--html", "page.html").stdout.splitlines()
+    lines = repository.prove("--html", "page.html", "--verbose").stdout.splitlines()
     page = (repository.root / "build/prove/report.html").read_text()
     assert (repository.root / "page.html").read_text() == page
     said = f"2 of 2 statements have tests that are not beside the skills: {NO_TESTS}"

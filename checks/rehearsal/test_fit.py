@@ -420,10 +420,10 @@ def test_lengths_that_do_not_end_or_do_not_begin() -> None:
     fit = found()
     lengths = Longest(1024, (Length(1024, fit), Length(2048, found(90 * GIB))), ended=True)
     assert lengths.best is lengths.tried[0]
-    assert [*tried_lines(lengths)][-1].endswith("H100 has 1024 tokens, of the multiples of 1024.")
+    assert next(tried_lines(lengths)).endswith("H100 has 1024 tokens, of the multiples of 1024.")
     assert longest_as_json(lengths)["longest"] == 1024
     nothing = Longest(1024, (Length(1024, None, "upstream refuses it"),), ended=True)
-    assert nothing.best is None and "upstream refuses it" in [*tried_lines(nothing)][1]
+    assert nothing.best is None and "upstream refuses it" in [*tried_lines(nothing)][-1]
     other = with_length(launch(f"{ARGUMENTS} --max-position-embeddings 9000"), 8192)
     flags = Flags(other.arguments)
     assert (flags.one("--seq-length"), flags.one("--max-position-embeddings")) == ("8192", "9000")
@@ -477,7 +477,7 @@ def test_a_length_that_cannot_be_measured_here_ends_the_search(
 ) -> None:
     lengths = longest_with(1 << 30, lambda tokens: failure if tokens > 4096 else None)
     assert (lengths.ended, [one.tokens for one in lengths.tried]) == (False, [2048, 4096, 8192])
-    *_, known, why = tried_lines(lengths)
+    known, why, *_ = tried_lines(lengths)
     assert known == "4096 tokens fit on H100; whether more do is not known."
     assert why == f"The search stopped: {Refused(failure).sentence}"
     held = longest_as_json(lengths)
@@ -490,7 +490,7 @@ def test_a_length_that_cannot_be_measured_here_ends_the_search(
 def test_the_next_length_can_be_refused_by_upstream(longest_with: Callable[..., Longest]) -> None:
     lengths = longest_with(1 << 30, lambda tokens: REFUSES if tokens > 5000 else None)
     assert lengths.ended and longest_as_json(lengths)["stopped"] is None
-    assert [*tried_lines(lengths)][-1].endswith(
+    assert next(tried_lines(lengths)).endswith(
         f"H100 has 4096 tokens, of the multiples of 1024; the next length is refused: "
         f"{Refused(REFUSES).sentence}"
     )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from ringproof.cli.output import harmless
+from ringproof.findings.printable import harmless
+from ringproof.styles import BAD, GOOD, fitted, word_style
 
 
 class HarmlessConsole(Console):
     """A console that escapes, in what it prints, what `harmless` escapes.
 
-    rich itself removes only five control characters from a text, and prints all others.
+    rich itself removes only five control characters from a text, and prints all others. Where
+    NO_COLOR is set, nothing has a style; rich itself would print in bold.
     """
 
     def render(
@@ -21,4 +25,24 @@ class HarmlessConsole(Console):
     ) -> Iterable[Segment]:
         """Yield the segments of something to print, of which those with text are harmless."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else harmless(text), style, control)
+            plain = None if self.no_color else style
+            yield Segment(text if control else harmless(text), plain, control)
+
+    def say(self, lines: Iterable[str], *, good: bool | None = None) -> None:
+        """Print the lines of a result, each as it is if nobody sees this on a terminal.
+
+        A terminal gets colours, and no line is wider than it: lines are broken between words.
+
+        Args:
+            good: Whether the verdict in the first line is good; ``None`` where it is not a verdict.
+        """
+        style = {None: "", True: f"bold {GOOD}", False: BAD}[good]
+        for line in lines:
+            if self.is_terminal:
+                text = Text(harmless(line), style)
+                if not style and (word := word_style(line)):
+                    text.stylize(*word)
+                self.print(fitted(text, self.width), soft_wrap=True, highlight=False)
+            else:
+                typer.echo(harmless(line), err=self.stderr)
+            style = ""

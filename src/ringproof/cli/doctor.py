@@ -20,7 +20,7 @@ from ringproof.cli.options import (
     json_option,
     knowing_skills,
 )
-from ringproof.cli.output import echo_text, harmless, write_json
+from ringproof.cli.output import echo_text, write_json
 from ringproof.cli.rehearse import assignment, brief, rank_progress, require_packages, set_option
 from ringproof.doctor import checked, rehearsed, validated
 from ringproof.doctor.examine import Examination, examine
@@ -151,12 +151,14 @@ def doctor(options: DoctorCommand) -> None:
     if wanted:
         _fix(settings, pairs, options.words, values)
     elif options.json_path != "-":
-        for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
-            typer.echo(harmless(text))
-        for text in () if asked is None else checked.lines(asked, pairs[0][0]):
-            typer.echo(harmless(text))
-        for text in () if ran is None else rehearsed.lines(ran):
-            typer.echo(harmless(text))
+        said = [
+            *(table(examined) if len(pairs) > 1 else lines(*pairs[0])),
+            *(() if asked is None else checked.lines(asked, pairs[0][0])),
+            *(() if ran is None else rehearsed.lines(ran)),
+        ]
+        if asked is not None and asked.accepted is False:
+            said[0] += "; upstream's own program refuses it"
+        HarmlessConsole().say(said, good=_good(examined, asked, ran))
     if asked is not None and asked.accepted is False:
         raise typer.Exit(1)
     final = [after if wanted else before for before, after in pairs]
@@ -164,6 +166,18 @@ def doctor(options: DoctorCommand) -> None:
         raise typer.Exit(2)
     if all(one.bad for one in final) or (ran is not None and not ran.good):
         raise typer.Exit(1)
+
+
+def _good(
+    examined: Mapping[str, Examination],
+    asked: checked.Checked | None,
+    ran: rehearsed.Rehearsed | None,
+) -> bool | None:
+    """Whether the verdict is good; ``None`` where it is about several lines, or about none."""
+    if len(examined) > 1 or any(one.not_examined for one in examined.values()):
+        return None
+    refused = asked is not None and asked.accepted is False
+    return not (refused or any(one.bad for one in examined.values()) or (ran and not ran.good))
 
 
 def _no_checkout(option: str) -> InputError:
@@ -340,4 +354,4 @@ def _fix(
     after = pairs[0][1]
     echo_text(written_again(settings, after.settings, path, sets).rstrip("\n") + "\n")
     for finding in after.findings:
-        typer.echo(harmless(f"left: {finding.says}; {finding.remedy}"), err=True)
+        HarmlessConsole(stderr=True).say((f"left: {finding.says}; {finding.remedy}",))

@@ -118,8 +118,9 @@ def fit(options: FitCommand) -> None:
 
         if options.vary:
             choices = vary(request, combinations(options.vary), tell)
-            good = any(choice.fit is not None and choice.fit.fits for choice in choices)
-            found = choices_as_json(choices), table(choices), good
+            fitting = sum(choice.fit is not None and choice.fit.fits for choice in choices)
+            head = f"{fitting} of {len(choices)} choices {'fit' if options.gpu else 'are measured'}"
+            found = choices_as_json(choices), iter((head, *table(choices))), fitting > 0
         elif options.longest:
             lengths = longest(request, tell)
             found = longest_as_json(lengths), tried(lengths), lengths.best is not None

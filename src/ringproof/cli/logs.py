@@ -11,7 +11,7 @@ import typer
 
 from ringproof.cli import logs_plots
 from ringproof.cli.options import JsonOption
-from ringproof.cli.output import harmless, write_result, write_text
+from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, check_name
 from ringproof.logs.diagnosis import output as diagnosis_output
 from ringproof.logs.diagnosis.cause import diagnose as diagnose_logs
@@ -125,10 +125,8 @@ def _show(
             exit code; ``None`` where nothing was expected.
         silent: Whether standard output is that of another file.
     """
-    colour = {None: None, True: "green", False: "red"}[good]
-    first = typer.style(harmless(next(lines)), fg=colour, bold=colour is not None)
-    shown, title = ((), "") if silent else (lines, first)
-    write_result(data, shown, json_path, good=good is not False, title=title)
+    shown = () if silent else lines
+    write_result(data, shown, json_path, good=good)
 
 
 @app.command(

@@ -15,12 +15,12 @@ from typing import Any
 
 import typer
 
+from ringproof.cli.console import HarmlessConsole
 from ringproof.files import write_atomically
-from ringproof.findings.printable import UNSHOWABLE
+from ringproof.findings.printable import UNSHOWABLE, harmless
 
 # As it stands between the quotes: line ends are the layout's, all others are escaped already.
 _UNSEEN = re.compile(f"(?!\n){UNSHOWABLE.pattern}")
-_STEERING = re.compile(f"(?![\n\t]){UNSHOWABLE.pattern}")
 _READABLE = 4_000_000
 """Characters. Python indents in Python: a plan of a million sequences would take ten seconds."""
 
@@ -63,22 +63,13 @@ def echo_text(text: str) -> None:
     typer.echo(harmless(text) if sys.stdout.isatty() else text, nl=False)
 
 
-def harmless(text: str) -> str:
-    """Return a text in which characters that cannot be seen are escaped, except line ends and tabs.
-
-    >>> print(harmless("one\\x1b[2J"))
-    one\\u001b[2J
-    """
-    return _STEERING.sub(lambda match: json.dumps(match[0])[1:-1], text)
-
-
 def write_result(
-    value: Any, lines: Iterable[str], destination: str, *, good: bool = True, title: str = ""
+    value: Any, lines: Iterable[str], destination: str, *, good: bool | None = None
 ) -> None:
     """Write a result as JSON if a destination is given, and print its lines unless that is ``-``.
 
     Args:
-        title: Line of our own before the others, which may have colours.
+        good: Whether the verdict in the first line is good; ``None`` where it is not a verdict.
 
     Raises:
         InputError: The path cannot be written.
@@ -87,11 +78,8 @@ def write_result(
     if destination:
         write_json(value, destination)
     if destination != "-":
-        if title:
-            typer.echo(title)
-        for line in lines:
-            typer.echo(harmless(line))
-    if not good:
+        HarmlessConsole().say(lines, good=good)
+    if good is False:
         raise typer.Exit(1)
 
 

@@ -13,6 +13,7 @@ from ringproof.cli.plan_result import Result, inputs_of
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.simulate import Timeline
+from ringproof.styles import ASIDE
 
 _COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 _PICTURED = 6
@@ -37,7 +38,7 @@ def print_result(result: Result) -> None:
     console = HarmlessConsole()
     graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
     for name, value in itertools.chain(summary(result), graphs):
-        line = Text(f"{name:<16}", "dim")
+        line = Text(f"{name:<16}", ASIDE)
         console.print(line.append(value, "none"), soft_wrap=True, highlight=False)
     console.print()
     for line in picture(result):
@@ -159,10 +160,10 @@ def picture(result: Result) -> Iterator[Text]:
         line = Text(f"{number:>4} ")
         for group in _drawn(microbatch, scale):
             line.append_text(_block(group, group.size // scale * width, plan.cp_sizes))
-        line.append(f" {_busy(result.line, number):.0%} busy", "dim")
+        line.append(f" {_busy(result.line, number):.0%} busy", ASIDE)
         yield line
     if len(plan.microbatches) > _PICTURED:
-        yield Text(f"     … {len(plan.microbatches) - _PICTURED:,} more", "dim")
+        yield Text(f"     … {len(plan.microbatches) - _PICTURED:,} more", ASIDE)
 
 
 def _drawn(microbatch: Microbatch, scale: int) -> Iterator[Group]:
@@ -175,7 +176,7 @@ def _drawn(microbatch: Microbatch, scale: int) -> Iterator[Group]:
 def _block(group: Group, columns: int, sizes: tuple[int, ...]) -> Text:
     columns = max(1, columns)
     if group.dummy:
-        return Text("·" * columns, "dim")
+        return Text("·" * columns, ASIDE)
     label = str(group.size)
     place = sizes.index(group.size)
     colour = _COLOURS[place * (len(_COLOURS) - 1) // max(1, len(sizes) - 1)]

@@ -68,6 +68,7 @@ class ProveCommand(SkillOptions, UpstreamOptions):
     statement: tuple[str, ...] = option(
         (), "Refute this statement only. Can be given several times.", metavar="ID", needs="refute"
     )
+    verbose: bool = option(False, "List every statement, and why it is not or only partly proven.")
     jobs: int = option(
         0,
         "Number of test processes side by side. 0 means two, or one where there are GPUs or one "
@@ -139,7 +140,7 @@ def _prove(request: ProveRequest, options: ProveCommand, console: HarmlessConsol
         write_json(summary, options.json_path)
     printed = "-" in (options.json_path, options.html)
     shown = console if printed else HarmlessConsole()
-    print_records(result.records, result.problems, shown, seen)
+    print_records(result.records, result.problems, shown, seen, verbose=options.verbose)
     typer.echo(f"report: {options.out / 'report.html'}", err=True)
     return not result.problems
 

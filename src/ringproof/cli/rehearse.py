@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from ringproof.budget import Machine
 from ringproof.cli.console import HarmlessConsole
@@ -292,7 +292,9 @@ def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
         yield tell
         return
     with console.status("starting") as status:
-        yield lambda phase, line: status.update(escape(printable(f"{phase}: {line}")))
+        yield lambda phase, line: status.update(
+            Text(printable(f"{phase}: {line}"), no_wrap=True, overflow="ellipsis")
+        )
 
 
 def brief(line: str) -> str:

@@ -53,7 +53,7 @@ class Outputs:
             raise InputError("--json", sentence)
 
     def publish(self, report: Report, data: dict[str, Any], details: tuple[str, ...] = ()) -> None:
-        """Write and print it; its text form begins with ``details``.
+        """Write and print it; its text form ends with ``details``.
 
         Raises:
             InputError: A file cannot be written.
@@ -72,9 +72,9 @@ class Outputs:
             for line in report.summary:
                 typer.echo(line, err=True)
         else:
+            print_report(report, HarmlessConsole())
             for line in details:
                 typer.echo(line)
-            print_report(report, HarmlessConsole())
 
 
 def _fingerprints(path: str) -> Mapping[int, str]:

@@ -18,29 +18,35 @@ MOST_NAMES = 8
 def lines(examination: Examination, after: Examination) -> Iterator[str]:
     """Yield the report of one line of upstream; ``after`` is the repaired configuration."""
     settings, stack = examination.settings, examination.stack
+    yield verdict(examination)
     yield f"{settings.source}, read as {TITLES[settings.program]}"
     if settings.program not in WITHOUT_MEGATRON:
         yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
-    for name, value in sizes(examination.facts).items():
-        whole = f"{value:g}" if isinstance(value, float) else str(value)
-        shown = ", ".join(value) if isinstance(value, list) else whole
-        yield f"  {name}: {shown}"
-    for note in settings.notes:
-        yield f"  note: {note}"
     for skill in _asked(examination):
         if skill in stack.blocked:
             yield f"  {skill} cannot train here: {stack.blocked[skill]}"
     for finding in examination.findings:
         yield ""
         yield from _finding(finding)
-    yield ""
     different = changes(settings, after.settings)
     if different:
+        yield ""
         yield "to change (--fix prints it):"
         for name, (old, new) in different.items():
             yield f"  {name}: {_shown(old)} -> {_shown(new)}"
+    yield ""
+    yield from _facts(examination)
     yield from basis(examination)
-    yield verdict(examination)
+
+
+def _facts(examination: Examination) -> Iterator[str]:
+    """Yield what was read and computed, for people to compare with what they meant."""
+    for name, value in sizes(examination.facts).items():
+        whole = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = ", ".join(value) if isinstance(value, list) else whole
+        yield f"  {name}: {shown}"
+    for note in examination.settings.notes:
+        yield f"  note: {note}"
 
 
 def basis(examination: Examination) -> Iterator[str]:
@@ -70,7 +76,7 @@ def _finding(finding: BrokenRule) -> Iterator[str]:
 
 
 def verdict(examination: Examination) -> str:
-    """Return the last line."""
+    """Return the line that says how many rules are broken, and with which effects."""
     counts = examination.counts
     if not counts and examination.not_examined:
         return f"verdict: not examined: {examination.not_examined}"

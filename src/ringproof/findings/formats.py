@@ -25,6 +25,7 @@ from rich.text import Text
 from ringproof import __version__
 from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import showable
+from ringproof.styles import ASIDE, BAD, DOUBT, GOOD, NOTE, fitted
 
 
 def finding_data(report: Report, finding: Finding) -> dict[str, Any]:
@@ -45,11 +46,14 @@ def finding_data(report: Report, finding: Finding) -> dict[str, Any]:
     return data
 
 
-_STYLES = MappingProxyType({"error": "red", "warning": "yellow", "note": "cyan"})
+_STYLES = MappingProxyType({"error": BAD, "warning": DOUBT, "note": NOTE})
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print it. Lines are never cut or broken, so ``PATH:LINE`` can be clicked and searched."""
+    """Print it, the verdict first. Lines are not cut, so ``PATH:LINE`` can be clicked."""
+    for number, closing in enumerate(report.summary):
+        verdict = BAD if report.failed else f"bold {GOOD}"
+        _print(console, Text(_sayable(closing, console), "" if number else verdict))
     for item in report.findings:
         place = f"{showable(item.path, _LONGEST_PATH)}:{item.line}: "
         line = Text(_sayable(place, console))
@@ -59,12 +63,11 @@ def print_report(report: Report, console: Console) -> None:
             _print(console, Text(_sayable(f"    {detail}", console)))
     if report.findings:
         console.print(_table(report))
-    for closing in report.summary:
-        _print(console, Text(_sayable(closing, console), "bold"))
 
 
 def _print(console: Console, line: Text) -> None:
-    console.print(line, soft_wrap=True, highlight=False)
+    shown = fitted(line, console.width) if console.is_terminal else line
+    console.print(shown, soft_wrap=True, highlight=False)
 
 
 def _sayable(text: str, console: Console) -> str:
@@ -73,7 +76,7 @@ def _sayable(text: str, console: Console) -> str:
 
 
 def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style=ASIDE)
     for name in ("rule", "level", "found"):
         table.add_column(name, no_wrap=True, justify="right" if name == "found" else "left")
     table.add_column("what", overflow="fold")

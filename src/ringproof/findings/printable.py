@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,8 +12,18 @@ UNSHOWABLE = re.compile(
     "\u3164\ud800-\udfff\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
 
+_STEERING = re.compile(f"(?![\n\t]){UNSHOWABLE.pattern}")
 LONGEST = 1_000
 """Characters of a finding's message."""
+
+
+def harmless(text: str) -> str:
+    """Return a text in which characters that cannot be seen are escaped, except line ends and tabs.
+
+    >>> print(harmless("one\\x1b[2J"))
+    one\\u001b[2J
+    """
+    return _STEERING.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def showable(text: str, limit: int = 200) -> str:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from ringproof.cards.proof import ProofKind, parse_proof
 from ringproof.prove.touches import Evidence, Touch
+from ringproof.styles import BAD, DOUBT, GOOD, NOTE
 
 
 class ProofState(str, Enum):
@@ -31,17 +32,17 @@ class Verdict(str, Enum):
     style: str
     meaning: str
 
-    PROVEN = "proven", "\u2713", "green", "all of its proofs ran and passed"
+    PROVEN = "proven", "\u2713", GOOD, "all of its proofs ran and passed"
     IN_REFERENCE = (
         "in-reference",
         "\u2248",
-        "dark_cyan",
+        NOTE,
         "about upstream, but only ringproof's own code ran",
     )
-    PARTLY = "partly", "\u25d0", "dark_orange", "some proofs passed, and others could not run here"
-    REFUTED = "refuted", "\u2717", "bold red", "a proof failed or does not exist"
-    UNPROVEN = "unproven", "?", "yellow", "the card says that nothing proves it"
-    NOT_HERE = "not-here", "\u2013", "cyan", "no proof could run here"
+    PARTLY = "partly", "\u25d0", DOUBT, "some proofs passed, and others could not run here"
+    REFUTED = "refuted", "\u2717", BAD, "a proof failed or does not exist"
+    UNPROVEN = "unproven", "?", DOUBT, "the card says that nothing proves it"
+    NOT_HERE = "not-here", "\u2013", NOTE, "no proof could run here"
 
     def __new__(cls, word: str, sign: str, style: str, meaning: str) -> Verdict:
         """Make a member whose value is its word."""

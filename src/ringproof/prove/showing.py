@@ -11,10 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ringproof.prove.prove import NO_TESTS
 from ringproof.prove.results import ProofState, Verdict
 from ringproof.prove.touches import Evidence
+from ringproof.styles import BAD, GOOD, fitted
 from ringproof.templates import fill_template
 
 Record = Mapping[str, Any]
@@ -29,6 +31,7 @@ _RESTS: Mapping[Evidence, str] = MappingProxyType(
     }
 )
 _DETAIL_LINES = 30
+_GOOD = "nothing refuted"
 
 
 def render_report(
@@ -65,35 +68,50 @@ def _spread(spread: Mapping[str, float]) -> str:
 
 
 def print_records(
-    records: Sequence[Record], problems: Sequence[str], console: Console, refuted: str = ""
+    records: Sequence[Record],
+    problems: Sequence[str],
+    console: Console,
+    refuted: str = "",
+    *,
+    verbose: bool = False,
 ) -> None:
-    """Print the verdicts, the problems, the totals, and how many statements were seen to fail."""
+    """Print the verdict, what is wrong, and how many statements of each skill have which verdict.
+
+    Args:
+        refuted: How many statements were seen to fail, in words.
+        verbose: Whether to list every statement, and why it is not or only partly proven.
+    """
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True)
+        text = Text.from_markup(line)
+        shown = fitted(text, console.width) if console.is_terminal else text
+        console.print(shown, soft_wrap=True, highlight=False)
 
-    seen = {claim["verdict"] for claim in _claims(records)}
-    for verdict in (verdict for verdict in Verdict if verdict.value in seen):
-        say(f"{_signed(verdict.value)}: {verdict.meaning}")
-    for record in records:
-        console.print(_table(record))
-        for line in _open_points(record):
-            say(line)
+    heading = _heading(records, problems)
+    good = heading.startswith(_GOOD)
+    say(f"[{f'bold {GOOD}' if good else BAD}]{heading}[/]")
+    for problem in problems:
+        say(f"[{BAD}]FAIL[/]  {escape(problem)}")
     for record in records:
         for claim in record["claims"]:
             if claim["verdict"] == Verdict.REFUTED.value:
                 _print_refuted(record["skill"], claim, console)
-    for problem in problems:
-        say(f"[bold red]FAIL[/]  {escape(problem)}")
-    if alone := _alone(records):
-        say(alone)
+    say(_about_upstream(records))
+    for line in filter(None, (refuted, _alone(records))):
+        say(escape(line))
+    seen = {claim["verdict"] for claim in _claims(records)}
+    for verdict in (verdict for verdict in Verdict if verdict.value in seen):
+        say(f"{_signed(verdict.value)}: {verdict.meaning}")
+    console.print(_counts(records))
+    for record in records if verbose else ():
+        console.print(_table(record))
+        for line in _open_points(record):
+            say(line)
     executed = sum(record["totals"]["proofs_executed"] for record in records)
     where, seconds = escape(records[0]["environment"]["class"]), records[0]["seconds"]
     counts = f"{_number_of(len(records), 'skill')}, {_number_of(executed, 'proof')}"
-    say(f"{counts} executed on {where} in {seconds:.1f} s")
-    say(f"[bold]{_heading(records, problems)}[/]\n{_about_upstream(records)}")
-    if refuted:
-        say(refuted)
+    more = "" if verbose else "; --verbose lists every statement, and why it is not proven"
+    say(f"{counts} executed on {where} in {seconds:.1f} s{more}")
 
 
 def _claims(records: Sequence[Record]) -> list[Record]:
@@ -116,6 +134,20 @@ def _alone(records: Sequence[Record]) -> str:
 def _signed(word: str) -> str:
     verdict = next(one for one in Verdict if one.value == word)
     return f"[{verdict.style}]{verdict.sign} {word}[/]"
+
+
+def _counts(records: Sequence[Record]) -> Table:
+    """Return a table of the number of statements of each skill with each verdict that occurs."""
+    seen = Counter(claim["verdict"] for claim in _claims(records))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("skill", overflow="fold")
+    for verdict in (one for one in Verdict if seen[one.value]):
+        table.add_column(_signed(verdict.value), justify="right", no_wrap=True)
+    for record in records:
+        own = Counter(claim["verdict"] for claim in record["claims"])
+        cells = (str(own[one.value]) for one in Verdict if seen[one.value])
+        table.add_row(escape(record["skill"]), *cells)
+    return table
 
 
 def _table(record: Record) -> Table:
@@ -152,7 +184,7 @@ def _open_points(record: Record) -> Iterator[str]:
 
 
 def _print_refuted(skill: str, claim: Record, console: Console) -> None:
-    console.print(f"\n[bold red]refuted[/] {escape(skill)}: {escape(claim['id'])}", soft_wrap=True)
+    console.print(f"\n[{BAD}]refuted[/] {escape(skill)}: {escape(claim['id'])}", soft_wrap=True)
     console.print(f"  says: {escape(claim['says'].strip())}", soft_wrap=True)
     for proof in claim["proofs"]:
         if proof["outcome"] in (ProofState.FAILED.value, ProofState.MISSING.value):
@@ -164,7 +196,7 @@ def _print_refuted(skill: str, claim: Record, console: Console) -> None:
 def _heading(records: Sequence[Record], problems: Sequence[str]) -> str:
     """Return the result of a run with the number of statements of each verdict that occurs."""
     counts = Counter(claim["verdict"] for claim in _claims(records))
-    word = "incomplete" if problems else "nothing refuted"
+    word = "incomplete" if problems else _GOOD
     if counts[Verdict.REFUTED.value]:
         word = "failed"
     told = (f"{counts[one.value]} {one.value}" for one in Verdict if counts[one.value])

@@ -37,6 +37,7 @@ from ringproof.refuting.refutations import (
     load_refutations,
     refutation_digest,
 )
+from ringproof.styles import BAD, DOUBT, GOOD, NOTE
 
 VERSION = 1
 
@@ -47,12 +48,12 @@ class Fate(str, Enum):
     style: str
     meaning: str
 
-    SEEN = "seen-to-fail", "green", "a proof failed with the edits in place"
-    GREEN = "stayed-green", "bold red", "every proof passed although the statement was false"
-    BROKEN = "broken", "bold red", "the edits did not apply, or no proof ran to its end with them"
-    NOT_HERE = "not-here", "cyan", "upstream code that is edited is not on this machine"
-    EXCUSED = "excused", "yellow", "the card says why it has no refutation"
-    NONE = "none", "yellow", "the statement has no refutation"
+    SEEN = "seen-to-fail", GOOD, "a proof failed with the edits in place"
+    GREEN = "stayed-green", BAD, "every proof passed although the statement was false"
+    BROKEN = "broken", BAD, "the edits did not apply, or no proof ran to its end with them"
+    NOT_HERE = "not-here", NOTE, "upstream code that is edited is not on this machine"
+    EXCUSED = "excused", DOUBT, "the card says why it has no refutation"
+    NONE = "none", DOUBT, "the statement has no refutation"
 
     def __new__(cls, word: str, style: str, meaning: str) -> Fate:
         """Make a member whose value is its word."""

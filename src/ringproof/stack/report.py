@@ -89,24 +89,33 @@ def _training(assessments: Sequence[Assessment]) -> Iterator[str]:
 
 
 def stack_lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
-    """Yield for each product of `stack_data` its lines, what differs in it, and what can train.
-
-    What is said of statements is explained first.
-    """
+    """Yield the verdict, what can train, and for each product its lines and what differs in it."""
+    yield _verdict(data)
+    yield from data["training"]
+    yield ""
     if any(one["line"] for product in data["products"] for one in product["skills"]):
         yield from (f"{standing.value}: {standing.meaning}" for standing in StatementStatus)
-        yield ""
     for product in data["products"]:
         commit = (product["commit"] or "")[:12]
         parts = (product["repo"], product["version"], commit, f"({product['given']})")
+        yield ""
         yield showable(" ".join(filter(None, parts)), 300)
         for one in product["skills"]:
             yield f"  {one['skill']}: {' and '.join(one['lines']) or 'no known line'}"
             details = _details if one["line"] else _unknown
             for line in details(one, verbose=verbose):
                 yield f"    {showable(line, 1000)}"
-    yield ""
-    yield from data["training"]
+
+
+def _verdict(data: Mapping[str, Any]) -> str:
+    """Return one line: whether every line is known, and how many statements are broken."""
+    found = [one for product in data["products"] for one in product["skills"]]
+    broken = sum(one["counts"][StatementStatus.BROKEN.value] for one in found)
+    unknown = sum(not one["line"] for one in found)
+    said = f"{broken or 'no'} statement{'s are' if broken > 1 else ' is'} broken"
+    if unknown:
+        return f"verdict: the code is of no known line for {unknown} of {len(found)} skills; {said}"
+    return f"verdict: the lines of the code are known, and {said}"
 
 
 def _details(one: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from ringproof.errors import InputError, shown
 from ringproof.rehearsal.locate.result import Culprit
+from ringproof.styles import ASIDE, BAD, GOOD
 
 FORMAT = 1
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
@@ -46,28 +47,28 @@ class Status(str, Enum):
     AGREES = (
         "agrees",
         "runs, takes the path asked for, and equals its reference within tolerance",
-        "", "green",
+        "", GOOD,
     )  # fmt: skip
     DIFFERS = (
         "differs", "runs, but losses or gradient norms part from the reference",
-        "", "bold red", True,
+        "", BAD, True,
     )  # fmt: skip
     OTHER_PATH = (
         "other path", "runs, but attention did not take the path asked for",
-        "", "red", True,
+        "", BAD, True,
     )  # fmt: skip
     RACES = (
         "races", "runs and agrees, but releases or overwrites a tensor that is being sent",
-        "", "bold red", True,
+        "", BAD, True,
     )  # fmt: skip
     STARTS = "starts", "runs, but its reference does not, so nothing can be compared"
     REFUSED = "refused", "ends with an error of upstream"
-    NOT_OFFERED = "not offered", "this version has no such option, script or data", "-", "dim"
+    NOT_OFFERED = "not offered", "this version has no such option, script or data", "-", ASIDE
     CANNOT_RUN = (
         "cannot run here", "needs a symbol or package for which there is no stand-in",
         "no stand-in",
     )  # fmt: skip
-    HUNG = "hung", "stands still or does not end in time", "hangs", "bold red", True
+    HUNG = "hung", "stands still or does not end in time", "hangs", BAD, True
 
 
 @dataclass(frozen=True)

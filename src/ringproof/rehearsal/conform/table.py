@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES, VERL_CASES
 from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
+from ringproof.styles import BAD, GOOD
 
 
 def print_record(
@@ -18,6 +19,8 @@ def print_record(
 ) -> None:
     """Print a record, what known upstreams did with the same cases, and every message."""
     others = [one.by_id for one in known]
+    bad = any(result.status.bad for result in record.cases) or nothing_agrees(record)
+    console.print(summary(record), style=BAD if bad else f"bold {GOOD}")
     for line in _legend(record, others):
         console.print(line, soft_wrap=True)
     title = f"{record.name} with Transformer Engine {record.engine}, {record.iterations} steps"
@@ -47,7 +50,6 @@ def print_record(
             console.print(escape(f"{result.id}: {result.status.value}: {result.message}{where}"))
         if result.located:
             console.print(escape(f"{result.id}: {result.located}"))
-    console.print(summary(record))
 
 
 def _legend(record: ConformanceRecord, others: Sequence[Mapping[str, CaseResult]]) -> Iterator[str]:

@@ -187,7 +187,8 @@ def _end(known: Mapping[int, int | None]) -> int | None:
 
 
 def lines(found: Longest) -> Iterator[str]:
-    """Yield what was tried as lines of text."""
+    """Yield the longest sequence that fits, and what was tried, as lines of text."""
+    yield from _verdict(found)
     yield f"{'tokens':>10}{'peak GiB':>12}{'margin GiB':>12}"
     for one in found.tried:
         if one.fit is None or one.margin is None:
@@ -195,6 +196,9 @@ def lines(found: Longest) -> Iterator[str]:
         else:
             peak, margin = one.fit.largest.peak / GIB, one.margin / GIB
             yield f"{one.tokens:>10}{peak:>12.3f}{margin:>12.3f}"
+
+
+def _verdict(found: Longest) -> Iterator[str]:
     best = found.best
     if best is None or best.fit is None or best.fit.gpu is None:
         yield "No length that was tried fits."

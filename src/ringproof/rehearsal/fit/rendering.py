@@ -48,14 +48,13 @@ def heading(fit: Fit) -> Iterator[str]:
 
 
 def _lines(fit: Fit) -> Iterator[str]:
+    yield from verdict(fit)
     yield from heading(fit)
     yield ""
     yield from _table(fit)
     for rank in fit.ranks:
         yield ""
         yield from _rank(rank, fit.program)
-    yield ""
-    yield from verdict(fit)
     yield ""
     yield "Estimates:"
     yield from (f"  {text}" for text in ESTIMATES)
@@ -86,11 +85,15 @@ def table(fit: Fit) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _table(fit: Fit) -> Iterator[str]:
-    """Yield memory by kind, one column for each rank and moment, in GiB."""
+    """Yield memory by kind in GiB: a column for each moment of a rank, of two ranks in a line."""
     heads = [text for rank in fit.ranks for text in (f"rank {rank.rank} peak", "steady")]
-    for name, cells in (("GiB", heads), *table(fit)):
-        pairs = zip(cells[::2], cells[1::2], strict=True)
-        yield f"{name:<16}" + "".join(f"{peak:>16}{steady:>10}" for peak, steady in pairs)
+    rows = (("GiB", heads), *table(fit))
+    for start in range(0, len(heads), 4):
+        if start:
+            yield ""
+        for name, cells in rows:
+            shown = zip(cells[start : start + 4], (16, 10, 16, 10), strict=False)
+            yield f"{name:<16}" + "".join(f"{cell:>{width}}" for cell, width in shown)
 
 
 def _rank(rank: RankMemory, program: FullProgram) -> Iterator[str]:

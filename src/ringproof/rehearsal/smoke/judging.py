@@ -127,6 +127,8 @@ def _largest(series: SeriesComparison) -> float:
 
 def lines(verdict: SmokeVerdict) -> Iterator[str]:
     """Yield the judgement for a reader."""
+    yield "passed" if verdict.passed else "failed"
+    yield from (f"problem: {problem}" for problem in verdict.problems)
     for one in verdict.shown:
         yield f"feature {one.program.name}:"
         if one.groups is not None:
@@ -139,8 +141,6 @@ def lines(verdict: SmokeVerdict) -> Iterator[str]:
             f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}; "
             f"{hidden}"
         )
-    yield from (f"problem: {problem}" for problem in verdict.problems)
-    yield "passed" if verdict.passed else "failed"
 
 
 def _is_evidence(line: str) -> bool:
