@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, n
         assert budget * shared >= on.integer("--seq-length", 0)
 
 
+IN_PODS = (
+    "--kubernetes", "-", "--image", "i", "--claim", "a:/shared",
+    "--upstream-on-nodes", "/shared/Megatron-LM",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -115,6 +122,24 @@ def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, n
         (("--kubernetes", "-", "--image", "i", "--claim", "a:b"), "NAME:PATH"),
         (("--skills", "nowhere"), "no such folder"),
         (("--slurm", "no/such/folder/job.sh"), "--slurm"),
+        (("--slurm", "-", "--sbatch", "--uid=0\ntouch x"), "--sbatch: "),
+        (("--slurm", "-", "--sbatch", "account=a"), "write it as --account=team"),
+        (("--slurm", "-", "--setup", "true\nfalse"), "--setup: "),
+        (("--slurm", "-", "--env", "a b"), "--env: "),
+        (("--slurm", "-", "--upstream-on-nodes", "here"), "--upstream-on-nodes: "),
+        (("--slurm", "-", "--image", "i", "--out", "a:b"), "divide mounts"),
+        (("--slurm", "-", "--memory", "1Gi"), "--memory needs --kubernetes"),
+        (("--dry-run", "--sbatch", "--account=a"), "--sbatch needs --slurm"),
+        (("--dry-run", "--upstream-on-nodes", "/x"), "needs --slurm or --kubernetes"),
+        ((*IN_PODS, "--out", "/other"), "--out: '/other' is not below /shared"),
+        ((*IN_PODS, "--out", "/shared/../x"), "--out: "),
+        ((*IN_PODS, "--out", "/shared/x", "--record", "evidence"), "--record: 'evidence' is not"),
+        ((*IN_PODS, "--out", "/shared/x", "--device", "cpu", "--te", "x"), "--te"),
+        ((*IN_PODS[:-2], "--out", "/shared/x"), "--upstream-on-nodes: "),
+        ((*IN_PODS, "--memory", "a lot"), "--memory: "),
+        ((*IN_PODS, "--rdma", "rdma/a"), "--rdma: "),
+        ((*IN_PODS, "--toleration", "a b"), "--toleration: "),
+        ((*IN_PODS, "--queue", "A"), "--queue: "),
     ],
 )
 def test_bad_input_is_refused(checkout, words, said) -> None:
@@ -223,7 +248,7 @@ def test_the_sbatch_file_starts_the_printed_commands(checkout: Path, tmp_path: P
     done = subprocess.run(
         ["bash", "-c", text.replace(python, str(bin_folder / "python"))],
         env={"PATH": f"{bin_folder}:/bin:/usr/bin", "SLURM_JOB_NODELIST": "x",
-             "SLURM_JOB_ID": "123"},
+             "SLURM_JOB_ID": "123", "SLURM_CPUS_ON_NODE": "4"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     started = [line.split("\0")[:-1] for line in done.stdout.splitlines() if "\0" in line]
@@ -234,15 +259,58 @@ def test_the_sbatch_file_starts_the_printed_commands(checkout: Path, tmp_path: P
     assert len(started) == 3 and "--judge" in started[2]
 
 
-def test_shellcheck_finds_nothing(checkout: Path, tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
+IN_A_CONTAINER = (
+    "--image", "registry.example#train:1", "--upstream-on-nodes", "/shared/Megatron-LM",
+    "--cpus", "96", "--sbatch", "--account=team", "--sbatch", "--partition=gpu",
+    "--env", "NCCL_SOCKET_IFNAME=eth0", "--setup", "module load cuda",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), IN_A_CONTAINER], ids=["plain", "container"])
+def test_shellcheck_finds_nothing(checkout: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    places = (os.defpath, os.environ.get("PATH", ""), str(Path(sys.executable).parent))
+    shellcheck = shutil.which("shellcheck", path=os.pathsep.join(places))
+    if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run(
-        ["shellcheck", "-"], input=script(checkout, tmp_path), capture_output=True, text=True,
-        check=False,
+        [shellcheck, "-"], input=script(checkout, tmp_path, *words), capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "" and done.returncode == 0
 
+
+def test_the_sbatch_file_asks_for_whole_nodes_or_for_cores(checkout: Path, tmp_path: Path) -> None:
+    text = script(checkout, tmp_path)
+    assert "#SBATCH --exclusive\n" in text and "--cpus-per-task" not in text
+    assert '\nexport SRUN_CPUS_PER_TASK="$SLURM_CPUS_ON_NODE"\n' in text
+    assert "#SBATCH --output=%x-%j.out\n" in text
+    text = script(checkout, tmp_path, "--cpus", "96")
+    assert "#SBATCH --cpus-per-task=96\n" in text and "--exclusive" not in text
+    assert "\nexport SRUN_CPUS_PER_TASK=96\n" in text
+
+
+def test_the_sbatch_file_of_a_container(checkout: Path, tmp_path: Path) -> None:
+    """Its programs and its verdict run in the image, which has the folders that they use."""
+    text = script(checkout, tmp_path, *IN_A_CONTAINER)
+    head, _, rest = text.partition("set -uo pipefail\n")
+    assert head.endswith("#SBATCH --account=team\n#SBATCH --partition=gpu\n")
+    assert rest.startswith("export NCCL_SOCKET_IFNAME=eth0\nmodule load cuda\n")
+    out = (tmp_path / "it's").resolve()
+    started = [shlex.split(line) for line in text.splitlines() if line.startswith("srun")]
+    assert len(started) == 3
+    for words in started:
+        options = words[: words.index("python")]
+        assert options[options.index("--container-image") + 1] == "registry.example#train:1"
+        mounts = options[options.index("--container-mounts") + 1]
+        assert mounts == f"{out}:{out},/shared/Megatron-LM:/shared/Megatron-LM"
+    assert str(checkout) not in text and sys.executable not in text
+    assert started[2][1:3] == ["--nodes=1", "--ntasks=1"] and "--judge" in started[2]
+
+
+PODS = (
+    "--claim", "training:/shared", "--upstream-on-nodes", "/shared/Megatron-LM",
+)  # fmt: skip
+"""Where pods have what this machine has elsewhere."""
 
 HOSTILE = (
     "a\n#SBATCH --uid=0\ntouch PLANTED\n", "$(touch PLANTED)", "`touch PLANTED`",
@@ -268,12 +336,15 @@ def words_of_bash(script: str, folder: Path) -> list[str]:
 def test_no_value_becomes_a_part_of_a_job(
     checkout: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
-    out, engine = tmp_path / "out" / name, f"$(touch PLANTED){name}"
-    words = ("--image", name, "--claim", "training:/shared") if kind == "kubernetes" else ()
-    code, text = smoke(checkout, f"--{kind}", "-", "--out", str(out), "--te", engine, *words)
+    pods = kind == "kubernetes"
+    out, engine = (Path("/shared") if pods else tmp_path) / name, f"$(touch PLANTED){name}"
+    folder = (*PODS, "--image") if pods else ("--te",)
+    words = ("--env", f"A={name}", *folder)
+    code, text = smoke(
+        checkout, f"--{kind}", "-", "--out", str(out), *words, (name if pods else engine)
+    )
     assert code == 0, text
-    plain = smoke(checkout, f"--{kind}", "-", "--out", "/o", "--te", "e", *(words and (
-        "--image", "i", "--claim", "training:/shared")))[1]  # fmt: skip
+    plain = smoke(checkout, f"--{kind}", "-", "--out", "/shared/o", "--env", "A=b", *folder, "i")[1]
     assert len(text.splitlines()) == len(plain.splitlines())
     if kind == "kubernetes":
         data = YAML(typ="safe").load(text)
@@ -283,8 +354,13 @@ def test_no_value_becomes_a_part_of_a_job(
         assert container["image"] == name
         (text,) = container["args"]
     given = words_of_bash(text, tmp_path)
-    assert given[given.index("--out") + 1] == str(out.resolve())
-    assert given[given.index("--te") + 1] == engine
+    assert given[given.index("--out") + 1] == str(out)
+    assert pods or given[given.index("--te") + 1] == engine
+    (line,) = [line for line in text.splitlines() if line.startswith("export A=")]
+    printed = subprocess.run(
+        ["bash", "-c", f'{line}; printf %s "$A"'], capture_output=True, cwd=tmp_path, check=True
+    )
+    assert os.fsdecode(printed.stdout) == name
     assert not list(tmp_path.rglob("PLANTED"))
 
 
@@ -292,9 +368,10 @@ JOBSET = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
 
 
 def manifest(checkout: Path, *words: str, feature: str = "hcp") -> tuple[str, dict]:
-    more = ("--image", "registry.example/train:1", "--claim", "training:/shared", *words)
+    more = ("--image", "registry.example/train:1", *PODS, "--out", "/shared/smoke", *words)
     code, text = smoke(checkout, "--kubernetes", "-", *more, feature=feature)
     assert code == 0, text
+    assert str(checkout) not in text and sys.executable not in text and str(Path.cwd()) not in text
     return text, YAML(typ="safe").load(text)
 
 
@@ -315,9 +392,31 @@ def test_the_manifest_is_a_jobset(checkout: Path, feature: str, nodes: int) -> N
     assert text.count("torch.distributed.run") == 2 and text.count("--judge") == 1
 
 
+def test_what_a_pod_gets(checkout: Path) -> None:
+    words = ("--memory", "512Gi", "--cpus", "96", "--rdma", "rdma/shared_a=1", "--namespace", "n")
+    more = ("--queue", "team", "--toleration", "nvidia.com/gpu", "--toleration", "pool=train")
+    _, data = manifest(checkout, *words, *more, "--env", "A=b c", "--setup", "ulimit -l unlimited")
+    jsonschema.validate(data, JOBSET)
+    assert data["metadata"]["namespace"] == "n"
+    assert data["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+    (job,) = data["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert pod["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "pool", "operator": "Equal", "value": "train"},
+    ]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {
+        "nvidia.com/gpu": 8, "cpu": 96, "memory": "512Gi", "rdma/shared_a": 1,
+    }  # fmt: skip
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    assert container["args"][0].startswith("export A='b c'\nulimit -l unlimited\nhead=")
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
+        ("nvidia.com/gpu: 8", "nvidia.com/gpu: eight"),
         ("completionMode: Indexed", "completionMode: Index"),
         ("replicatedJobs:", "replicatedJob:"),
         ("restartPolicy: Never", "restartPolicy: Always"),

@@ -19,7 +19,8 @@ from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
 from ringproof.errors import InputError, shown
 from ringproof.files import claimed, make_folder
-from ringproof.options import check_options, option, require, seconds
+from ringproof.options import option, require, seconds
+from ringproof.rehearsal.smoke.jobs import JobOptions
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.protocol.program import Upstream
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ringproof.rehearsal.smoke.judging import SmokeVerdict
     from ringproof.rehearsal.smoke.pair import Pair
 
-CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 ENDPOINT = re.compile(r"[\w.-]+:\d+")
 ENGINE = "transformer-engine"
 
@@ -35,7 +35,7 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeCommand(CacheOptions, RunOptions):
+class SmokeCommand(JobOptions, CacheOptions, RunOptions):
     """The options of ``ringproof smoke megatron``."""
 
     upstream: str = option(
@@ -64,20 +64,6 @@ class SmokeCommand(CacheOptions, RunOptions):
     rendezvous: str = option(
         "", "Rendezvous of several nodes (required with their --dry-run).", metavar="HOST:PORT"
     )
-    slurm: str = option(
-        "", "Write a script for sbatch. - writes it to standard output.", metavar="PATH"
-    )
-    kubernetes: str = option(
-        "", "Write a JobSet manifest for kubectl. - writes it to standard output.", metavar="PATH"
-    )
-    minutes: int = option(30, "Time limit of a job in minutes.", least=1)
-    image: str = option("", "Container image (required with --kubernetes).", metavar="IMAGE")
-    claim: str = option(
-        "",
-        "Persistent volume claim, and where pods have it (required with --kubernetes). --upstream "
-        "and --out are then paths in the pods, too.",
-        metavar="NAME:PATH",
-    )
     record: Path | None = option(None, "Record the result below DIR/ENVIRONMENT.", metavar="DIR")
     timeout: float = seconds(900, "Longest time of one program in seconds.")
     skills: Path | None = option(
@@ -87,13 +73,10 @@ class SmokeCommand(CacheOptions, RunOptions):
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        self.check_job()
         require(self, "upstream", "feature")
-        if self.kubernetes and not self.image:
-            raise InputError("--kubernetes", "--kubernetes needs --image, which has Megatron-LM's")
-        if self.kubernetes and CLAIM.fullmatch(self.claim) is None:
-            sentence = f"{shown(self.claim)} is not NAME:PATH; write it as training:/shared"
-            raise InputError("--claim", sentence)
+        if self.upstream_on_nodes and not (self.slurm or self.kubernetes):
+            raise InputError("--upstream-on-nodes", "it needs --slurm or --kubernetes")
         if self.dry_run and self.nodes > 1 and ENDPOINT.fullmatch(self.rendezvous) is None:
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
@@ -106,23 +89,40 @@ class SmokeCommand(CacheOptions, RunOptions):
         """
         from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 
-        folder = (self.out or Path("build/smoke") / self.feature).resolve()
+        folder = (self.out or Path("build/smoke") / self.feature).absolute()
+        folder = folder if self.kubernetes else folder.resolve()  # a link here is none in a pod
         cpu = self.device == "cpu"
         setting = PairSetting(self.ranks_per_node, self.nodes, self._open(), cpu, folder)
         return make_pair(self.feature, setting, skills=known_skills(self.skills), steps=self.steps)
 
-    def job(self) -> Job:
-        """Return what a scheduler's file says besides the commands."""
+    def job(self, kind: str, pair: Pair) -> tuple[Job, Pair]:
+        """Return what a scheduler's file says besides the commands, and the pair on its nodes.
+
+        Raises:
+            InputError: A pod lacks a place, or a container cannot have it.
+        """
         from ringproof.rehearsal.smoke.commands import Job
 
-        words: list[str] = []
-        for name in ("upstream", "te", "skills", "record"):
+        setting, upstream = pair.setting, pair.setting.upstream
+        checkout = Path(self.upstream_on_nodes or upstream.megatron)
+        setting = replace(setting, upstream=replace(upstream, megatron=checkout))
+        mounts = ""
+        if kind == "kubernetes":
+            places = [("--out", setting.folder), ("--upstream-on-nodes", checkout)]
+            kept = [("--record", self.record)] if self.record else []
+            self.check_pods(self.device, [*places, *kept])
+        elif self.image:
+            results = [] if self.record is None else [self.record.resolve()]
+            mounts = self.container_mounts(self.device, [setting.folder, checkout, *results])
+        there = bool(self.upstream_on_nodes) or kind == "kubernetes"
+        words = ["--upstream", str(checkout)] if there else _absolute("--upstream", self.upstream)
+        for name in ("te", "skills") if not self.image else ():  # the image has its own
             words += _absolute(f"--{name}", getattr(self, name))
+        words += _absolute("--record", self.record)
         for name in ("ranks_per_node", "nodes", "steps", "device"):
-            words += (f"--{name.replace('_', '-')}", str(getattr(self, name)))
-        claim = CLAIM.fullmatch(self.claim)
-        place = (claim[1], claim[2]) if self.kubernetes and claim else ("", "")
-        return Job(tuple(words), self.minutes, self.image, place)
+            words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        setting = replace(setting, python="python" if self.image else setting.python)
+        return Job(tuple(words), self, mounts), replace(pair, setting=setting)
 
     def _open(self) -> Upstream:
         """Open upstream's code; on CUDA the Transformer Engine that is installed."""
@@ -150,13 +150,13 @@ class SmokeCommand(CacheOptions, RunOptions):
         return replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
 
 
-def _absolute(option: str, place: object) -> tuple[str, ...]:
+def _absolute(option: str, place: object) -> list[str]:
     """Return an option that names a place: a path as an absolute one, any other spec as it is."""
     if place is None:
-        return ()
+        return []
     path = Path(str(place))
     is_path = isinstance(place, Path) or path.exists()
-    return (option, str(path.resolve()) if is_path else str(place))
+    return [option, str(path.resolve()) if is_path else str(place)]
 
 
 @app.command(
@@ -180,7 +180,8 @@ def megatron(options: SmokeCommand) -> None:
         typer.echo("\n".join(lines(pair, options.rendezvous if options.nodes > 1 else "")))
     for kind, place in (("slurm", options.slurm), ("kubernetes", options.kubernetes)):
         if place:
-            write_text(render(kind, pair, options.job()), place, field=f"--{kind}")
+            job, there = options.job(kind, pair)
+            write_text(render(kind, there, job), place, field=f"--{kind}")
     if not (options.dry_run or options.slurm or options.kubernetes):
         _report(judging.judge(pair) if options.judge else _run(pair, options), options)
 

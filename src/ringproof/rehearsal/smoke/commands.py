@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.errors import printable
+from ringproof.rehearsal.smoke.jobs import JobOptions
 from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
 from ringproof.templates import fill_template
 
@@ -80,33 +81,36 @@ class Job:
 
     Attributes:
         options: Options that repeat this smoke run, apart from the feature and the folder of logs.
-        minutes: Time limit of the whole job.
-        image: Container image; Kubernetes only, like the following.
-        claim: Name of a persistent volume claim, and the folder where pods have it.
+        asked: What the user says about the file.
+        mounts: What Slurm mounts into a container; empty without one.
     """
 
     options: tuple[str, ...]
-    minutes: int
-    image: str
-    claim: tuple[str, str]
+    asked: JobOptions
+    mounts: str = ""
 
 
 def render(template: str, pair: Pair, job: Job) -> str:
     """Return an sbatch script (``slurm``) or a JobSet manifest (``kubernetes``)."""
-    if template == "kubernetes":
-        pair = replace(pair, setting=replace(pair.setting, python="python"))
-    setting = pair.setting
+    setting, asked = pair.setting, job.asked
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
     started = zip(pair.programs, lines(pair, RENDEZVOUS), strict=True)
+    container = ("--container-image", asked.image, "--container-mounts", job.mounts)
+    named = (one.partition("=") for one in asked.env)
     values = {
         "name": f"ringproof-{pair.feature}",
         "feature": pair.feature,
-        "job": job,
+        "job": asked,
         "setting": setting,
         "folder": printable(str(setting.folder)),
+        "folder_word": _quoted(str(setting.folder)),
+        "setup": [*(f"export {name}={_quoted(value)}" for name, _, value in named), *asked.setup],
+        "container": f" {shell(container)}" if job.mounts else "",
         "commands": [{"name": program.name, "line": line} for program, line in started],
         "judge": shell(judge),
         "port": PORT,
+        "tolerations": list(asked.tolerations()),
+        "rdma": asked.rdma.rpartition("="),
     }
     return fill_template("ringproof.rehearsal.smoke", f"{template}.jinja", values)
