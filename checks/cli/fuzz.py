@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import random
 import resource
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,8 +90,8 @@ def prepare(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
 
 
-def child(words: list[str], folder: str) -> None:
-    """Run the command in this process, which has been forked for it."""
+def child(words: list[str], folder: str, served: Callable[[], None] | None) -> None:
+    """Run the command, or what is served in its place, in this process, forked for it."""
     from ringproof.cluster import Cluster
 
     os.setsid()  # by which what it starts is found when it has ended
@@ -109,6 +111,8 @@ def child(words: list[str], folder: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 # lasts as long as the process
     sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     sys.argv = ["ringproof", *words]
+    if served is not None:
+        command.app = lambda **_: served()
     command.main()
 
 
@@ -134,11 +138,16 @@ def fed(pipe: Path) -> Iterator[None]:
         writer.join()
 
 
-def complaint(words: list[str], more: Callable[[Path], None] = lambda _: None) -> str:
+def complaint(
+    words: list[str],
+    more: Callable[[Path], None] = lambda _: None,
+    served: Callable[[], None] | None = None,
+) -> str:
     """What is wrong with a run; empty if nothing is.
 
     Args:
         more: Function that puts more files into the folder of the run.
+        served: What runs in the place of the command, for code that only ranks run.
     """
     with contextlib.ExitStack() as stack:
         top = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringproof-fuzz-"))
@@ -149,7 +158,7 @@ def complaint(words: list[str], more: Callable[[Path], None] = lambda _: None) -
         stack.enter_context(fed(folder / "fifo"))
         before = {path.name for path in folder.iterdir()}
         process = multiprocessing.get_context("fork").Process(
-            target=child, args=(words, str(folder))
+            target=child, args=(words, str(folder), served)
         )
         process.start()
         process.join(SECONDS)
@@ -173,21 +182,40 @@ def complaint(words: list[str], more: Callable[[Path], None] = lambda _: None) -
         return ""
 
 
-def fuzz(runs: int, seed: int) -> Iterator[str]:
-    """Run commands, and yield what was wrong."""
+def fuzz(runs: int, seed: int, counts: Counter[str] | None = None) -> Iterator[str]:
+    """Run commands, count them by their first word, and yield what was wrong."""
     dice = random.Random(seed)
     known = list(leaves(typer.main.get_command(command.app)))
     for _ in range(runs):
         words = words_of(dice, *dice.choice(known))
+        if counts is not None:
+            counts[words[0]] += 1
         if problem := complaint(words):
             yield f"{words}: {problem}"
+
+
+def keep(place: Path, kind: str, seed: int, counts: Counter[str], problems: list[str]) -> None:
+    """Add the counts of a run of a fuzzer to the record of all, a JSON file."""
+    record = json.loads(place.read_text()) if place.exists() else {}
+    kept = record.setdefault(kind, {"runs": 0, "wrong": [], "seeds": [], "counts": {}})
+    kept["runs"] += counts.total()
+    kept["wrong"] += problems
+    kept["seeds"].append(seed)
+    kept["counts"] = dict(sorted((Counter(kept["counts"]) + counts).items()))
+    place.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", type=Path, help="JSON file to which the counts are added")
     given = parser.parse_args()
-    problems = list(fuzz(given.runs, given.seed))
-    print(*problems, f"{given.runs} runs, {len(problems)} wrong", sep="\n")
+    seen, problems = Counter[str](), []
+    for problem in fuzz(given.runs, given.seed, seen):
+        problems.append(problem)
+        print(problem, flush=True)
+    print(f"{given.runs} runs, {len(problems)} wrong")
+    if given.record:
+        keep(given.record, "commands", given.seed, seen, problems)
     sys.exit(bool(problems))

@@ -1,14 +1,17 @@
 """Gives damaged files to commands: `python -m checks.cli.fuzz_files --runs N --seed S`.
 
-Scripts, YAML, JSON, logs, wheels, cards, skills and documents of this repository are changed at
-random: bytes and lines are lost, repeated, swapped, joined with another file of the kind, and
-replaced by what readers stumble over. Each run is judged as one of `checks.cli.fuzz`.
+Scripts, YAML, JSON, logs, wheels, cards, skills and documents of this repository, and the files of
+a checkpoint of `train`, are changed at random: bytes and lines are lost, repeated, swapped, joined
+with another file of the kind, and replaced by what readers stumble over. Each run is judged as one
+of `checks.cli.fuzz`.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
+import multiprocessing
 import random
 import sys
 import tempfile
@@ -18,12 +21,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import typer
+
 from checks.anchors.wheelhouse import make_wheel
-from checks.cli.fuzz import SKILLS, complaint
+from checks.cli.fuzz import SKILLS, complaint, keep, leaves
+from ringproof.cli import main as command
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 400_000
 NAME = "hierarchical-context-parallel"
+CHECKPOINTS = ("checkpoint latest", "checkpoint run", "checkpoint random-0")
 SPECIAL = (
     b"\0", b"\x1b[2J", b"\xff\xfe", b"\xc3", "\u202e".encode(), "\u0663".encode(), b"\r",
     b"9" * 400, b"-1", b"1e999", b"0x7fffffffffffffff", b"nan", b"[" * 3000, b"{" * 3000,
@@ -44,12 +51,16 @@ class Kind:
         path: Where a changed one is put in the folder of a run.
         commands: Words of the commands that read it there.
         beside: Other files of that folder.
+        served: What reads the file, where only ranks do.
+        signed: Whether half of the changed files get the digest that belongs to them.
     """
 
     seeds: tuple[bytes, ...]
     path: str
     commands: tuple[tuple[str, ...], ...]
     beside: Mapping[str, bytes] = field(default_factory=dict)
+    served: Callable[[], None] | None = None
+    signed: bool = False
 
 
 def _read(*patterns: str) -> tuple[bytes, ...]:
@@ -80,8 +91,57 @@ JSON = b"""{"entries": [{"record_id": 1, "pg_id": 0, "process_group": ["0", "def
 """
 
 
-def kinds() -> Mapping[str, Kind]:
-    """All kinds of files."""
+def _training(folder: Path, *, save: bool) -> None:
+    """Save a checkpoint of a tiny run into a folder, or load the one that is there."""
+    import torch
+
+    from ringproof.reference.training import checkpoint
+    from ringproof.reference.training.assembly import assembly
+    from smoke.model_batches import group_of_one
+    from smoke.training_matrix import ONE_RANK, options_of
+
+    torch.set_num_threads(1)
+    options = options_of("qwen3-tiny", ONE_RANK)
+    with group_of_one(), assembly(options, torch.device("cpu")) as parts:
+        if save:
+            checkpoint.save(folder, parts, 1)
+        else:
+            checkpoint.load(folder, parts)
+
+
+def _saved() -> Mapping[str, bytes]:
+    """Return the files of a checkpoint, which another process saves: this one goes on to fork."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save = partial(_training, folder, save=True)
+        process = multiprocessing.get_context("fork").Process(target=save)
+        process.start()
+        process.join()
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return {f"saved/{path.relative_to(folder)}": path.read_bytes() for path in files}
+
+
+def _checkpoints() -> Iterator[tuple[str, Kind]]:
+    """Yield a kind for each file of a checkpoint that fits: its name, its run, random states."""
+    import torch
+
+    # Here, so that the forks find all that torch loads with its first optimizer.
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    saved, words = _saved(), (("train", "--resume", "saved"),)
+    load = partial(_training, Path("saved"), save=False)
+    for path, data in saved.items():
+        if len(data) < MOST_BYTES:
+            signed = path.endswith(".tensors")
+            yield f"checkpoint {Path(path).stem}", Kind((data,), path, words, saved, load, signed)
+
+
+def kinds(only: str = "") -> Mapping[str, Kind]:
+    """All kinds of files, or one; those of checkpoints need torch, and seconds to import it."""
+    found = {**_texts(), **(dict(_checkpoints()) if only in ("", *CHECKPOINTS) else {})}
+    return {name: kind for name, kind in found.items() if only in ("", name)}
+
+
+def _texts() -> Mapping[str, Kind]:
     sources = {"megatron/core/__init__.py": "a = 1\n", "megatron/training.py": "b = 2\n"}
     with tempfile.TemporaryDirectory() as folder:
         made = make_wheel(Path(folder), sources, name="megatron_core", version="0.16.1")
@@ -181,6 +241,8 @@ def changed(dice: random.Random, kind: Kind) -> bytes:
         data = data[: dice.randrange(len(data) + 1)] + other[dice.randrange(len(other) + 1) :]
     for _ in range(dice.randint(1, 4)):
         data = dice.choice(CHANGES)(dice, data)[:MOST_BYTES]
+    if kind.signed and dice.random() < 0.5:
+        data = data[:-32] + hashlib.sha256(data[:-32]).digest()
     return data
 
 
@@ -193,14 +255,15 @@ def _put(files: Mapping[str, bytes], folder: Path) -> None:
 def fuzz(runs: int, seed: int, only: str = "", counts: Counter[str] | None = None) -> Iterator[str]:
     """Give changed files to commands, and yield what was wrong with the file in base64."""
     dice = random.Random(seed)
-    known = {name: kind for name, kind in kinds().items() if only in ("", name)}
+    known = kinds(only)
     for _ in range(runs):
         name = dice.choice([*known])
         kind = known[name]
         data, words = changed(dice, kind), [*dice.choice(kind.commands)]
         if counts is not None:
             counts[name] += 1
-        problem = complaint(words, partial(_put, {**kind.beside, kind.path: data}))
+        files = {**kind.beside, kind.path: data}
+        problem = complaint(words, partial(_put, files), kind.served)
         # Logs hold tracebacks that commands repeat; one of a command itself ends it with 3.
         if problem and not (name == "log" and problem.startswith("traceback")):
             yield f"{name} {words}: {problem}\n  {base64.b64encode(data[:3000]).decode()}"
@@ -211,10 +274,14 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", default="")
+    parser.add_argument("--record", type=Path, help="JSON file to which the counts are added")
     given = parser.parse_args()
-    seen, wrong = Counter[str](), 0
+    [*leaves(typer.main.get_command(command.app))]  # imports all commands once, before the forks
+    seen, problems = Counter[str](), []
     for problem in fuzz(given.runs, given.seed, given.kind, seen):
-        wrong += 1
+        problems.append(problem)
         print(problem, flush=True)
-    print(f"{given.runs} runs, {wrong} wrong; {dict(sorted(seen.items()))}")
-    sys.exit(bool(wrong))
+    print(f"{given.runs} runs, {len(problems)} wrong; {dict(sorted(seen.items()))}")
+    if given.record:
+        keep(given.record, "files", given.seed, seen, problems)
+    sys.exit(bool(problems))

@@ -35,6 +35,18 @@ def test_damaged_files_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> N
         assert list(fuzz_files.fuzz(8, seed=34, only=kind)) == [], kind
 
 
+@pytest.mark.slow
+def test_a_checkpoint_that_makes_its_reader_fail_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is read by what ranks run, and not by the command."""
+
+    def newest(folder: Path) -> None:
+        assert not folder.is_dir()
+
+    monkeypatch.setattr("ringproof.reference.training.checkpoint._newest", newest)
+    (problem,) = fuzz_files.fuzz(1, seed=0, only="checkpoint run")
+    assert problem.startswith("checkpoint run ['train', '--resume', 'saved']: exit code 3")
+
+
 def test_a_file_that_makes_a_command_fail_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def reads(**_: object) -> None:
         assert not Path("x.yaml").exists()
@@ -44,8 +56,10 @@ def test_a_file_that_makes_a_command_fail_is_shown(monkeypatch: pytest.MonkeyPat
     assert problem.startswith("yaml ['doctor', 'x.yaml']: exit code 3")
 
 
+@pytest.mark.slow
 def test_changes_change_files_and_repeat_with_their_seed() -> None:
     known = fuzz_files.kinds()
+    assert {*known} > {*fuzz_files.CHECKPOINTS, "yaml"}
     for kind in known.values():
         drawn = [fuzz_files.changed(random.Random(seed), kind) for seed in range(20)]
         assert len({*drawn}) > 15 and max(map(len, drawn)) <= fuzz_files.MOST_BYTES
