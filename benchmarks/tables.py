@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -338,6 +339,44 @@ def theory_table(record: Record) -> str:
     return _table(("formula", "launches", "median", "95%", "largest"), rows)
 
 
+def kinds_table(record: Record) -> str:
+    """What is named for defects of other kinds."""
+    head = "planted", "what is wrong", "phase planted", "phase and module named", "line", "verdict"
+    return _table(head, map(_kind_cells, record["rows"]))
+
+
+def _kind_cells(row: Record) -> tuple[str, ...]:
+    name, _, _, named, line, verdict = _located_cells(row)
+    reported = f" ({row['reported']})" if row["reported"] else ""
+    race = ", a race or chance" if row["said"].startswith("a race") else ""
+    named = "nothing is wrong" if not row["phase"] else named + race
+    return name, row["breaks"] + reported, row["planted"] or "none", named, line, verdict
+
+
+def agreeing_table(record: Record) -> str:
+    """In how many trainings without a defect something is named, by section and seed."""
+    head = "section", "seed", "no culprit", "false alarms", "differs", "not compared"
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for row in record["rows"]:
+        seed = row["name"].rpartition(" ")[2]
+        counts.setdefault((row["group"], seed), Counter())[row["verdict"]] += 1
+    kinds = "agrees", "alarm", "differs", "not run"
+    ordered = sorted(counts.items(), key=lambda one: one[0][1])
+    rows = [(*place, *(str(count[kind]) for kind in kinds)) for place, count in ordered]
+    total = Counter(row["verdict"] for row in record["rows"])
+    return _table(head, (*rows, ("all", "", *(str(total[kind]) for kind in kinds))))
+
+
+def forks_table(record: Record) -> str:
+    """What a rehearsal of each fork said, and how long it took."""
+    head = "fork", "what is wrong", "seconds", "what was said", "verdict"
+    rows = (
+        (f"`{row['name']}`", row["breaks"], f"{row['seconds']:.0f}", row["said"], row["verdict"])
+        for row in record["rows"]
+    )
+    return _table(head, rows)
+
+
 TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
     {
         "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
@@ -349,6 +388,9 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "schedules": ("training.md", "training/results/convergence.json", schedule_table),
         "located_counts": ("locate.md", "rehearsal/results/located.json", located_counts),
         "located": ("locate.md", "rehearsal/results/located.json", located_table),
+        "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
+        "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
+        "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
         "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),

@@ -10,13 +10,14 @@ defect. Launches without a defect, of which none may be named, are those of ``ri
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -83,6 +84,8 @@ PLANTED: Mapping[str, tuple[str, str]] = MappingProxyType({
 """Phase and module (a regular expression) in which each defect is planted."""
 STEPS = 2
 """Steps of a launch without a defect."""
+SEEDS = (1, 2, 3)
+"""Seeds of weights and data of launches without a defect."""
 ITSELF = ("tied-pp", "mtp-cp2", "dynamic-mtp")
 """Trainings that are compared with themselves."""
 ALONE = (
@@ -96,12 +99,19 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A program, and the one that it is compared with."""
+    """A program, and the one that it is compared with.
+
+    Attributes:
+        breaks: What the planted defect does; empty where a table elsewhere says it.
+        reported: Issue in which others have reported such a defect.
+    """
 
     name: str
     training: str
     program: Program
     reference: Program
+    breaks: str = ""
+    reported: str = ""
 
 
 def without_context(program: Program) -> Program:
@@ -128,22 +138,31 @@ def planted(dev: Upstream, release: Upstream) -> Iterator[Pair]:
         )
 
 
-def kinds(dev: Upstream) -> Iterator[Pair]:
-    """Yield programs with defects of other kinds: several at once, in one layer, in the data."""
+def kinds(dev: Upstream, engine: Callable[[str], Upstream]) -> Iterator[Pair]:
+    """Yield programs with defects of other kinds: several at once, in one layer, in the data.
+
+    Args:
+        engine: Returns the same upstream with another version of Transformer Engine.
+    """
     for kind in KINDS:
-        made = programs.program(dev, kind.training, kind.functions)
-        yield Pair(kind.name, kind.training, made, without_context(replace(made, faults=())))
+        upstream = engine(kind.engine) if kind.engine else dev
+        made = programs.program(upstream, kind.training, kind.functions)
+        arguments = (*made.arguments, *kind.arguments)
+        made = replace(made, arguments=arguments, ranks=kind.ranks or made.ranks)
+        other = without_context(replace(made, faults=()))
+        yield Pair(kind.name, kind.training, made, other, kind.breaks, kind.reported)
 
 
-def agreeing(dev: Upstream, folder: Path) -> Iterator[Pair]:
-    """Yield the cases of ``ringproof conform``, in which no defect is planted."""
+def agreeing(dev: Upstream, folder: Path, seeds: Sequence[int]) -> Iterator[Pair]:
+    """Yield the cases of ``ringproof conform``, in which no defect is planted, for each seed."""
     folder.mkdir(exist_ok=True)
     conversations.write(folder / "conversations.jsonl")
-    for case in CASES:
+    for seed, case in itertools.product(seeds, CASES):
         script = script_of(dev, case.script)
         if script is not None:
             made = training(dev, case, script, STEPS, folder)
-            yield Pair(case.id, case.group, made, without_context(made))
+            made = replace(made, arguments=(*made.arguments, "--seed", str(seed)))
+            yield Pair(f"{case.id}, seed {seed}", case.group, made, without_context(made))
 
 
 class Locating:
@@ -187,7 +206,12 @@ class Locating:
     def clean(self, pair: Pair) -> dict[str, Any]:
         """Return what is named where nothing is wrong."""
         started = time.monotonic()
-        return clean_row(pair, self._locate(pair, STEPS), time.monotonic() - started)
+        self._before = None
+        found = self._locate(pair, STEPS)
+        row = clean_row(pair, found, time.monotonic() - started)
+        # Where losses differ, too, upstream is wrong, and not what is named.
+        differs = row["verdict"] == "alarm" and self.first(pair) is not None
+        return row | ({"verdict": "differs"} if differs else {})
 
     def _locate(self, pair: Pair, step: int) -> WrongPlace:
         folder, before = self._folder / "trace", self._before
@@ -217,9 +241,12 @@ def row_of(
     """Return what was named beside what was planted."""
     one = found.culprit if found else None
     phase, module = expected(pair.name)
+    said = {"breaks": pair.breaks, "reported": pair.reported} if pair.breaks else {}
     row = {
         "name": pair.name,
+        **said,
         "megatron": pair.program.upstream.megatron_name,
+        "transformer_engine": pair.program.upstream.engine_version,
         "training": pair.training,
         "step": step,
         "planted": phase,
@@ -242,11 +269,13 @@ def expected(name: str) -> tuple[str, str]:
 def judged(row: Mapping[str, Any], module: str) -> str:
     """Return ``exact``, ``near`` (phase or module alone), ``other`` or ``none``.
 
+    Where nothing is wrong, no phase is planted, and ``exact`` is an answer without one.
+
     Args:
         module: In which the defect is planted, as a regular expression.
     """
     if not row["phase"]:
-        return "none"
+        return "none" if row["planted"] else "exact"
     right = bool(re.fullmatch(module, row["module"]))
     if row["phase"] == row["planted"]:
         return "exact" if right else "near"
@@ -266,25 +295,34 @@ def main() -> None:
     parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[], help="names of defects")
+    parser.add_argument("--most", type=int, default=1_000_000, help="most rows of this call")
     parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--timeout", type=float, default=180.0, help="longest time of a program")
     parser.add_argument("what", choices=("planted", "kinds", "agreeing"))
     given = parser.parse_args()
     cache = default_cache()
     dev, release = (open_upstream(at, given.te, cache=cache) for at in (given.dev, given.release))
+
+    def engine(version: str) -> Upstream:
+        return open_upstream(given.dev, f"pip:transformer-engine=={version}", cache=cache)
+
     record = json.loads(given.json.read_text()) if given.json.is_file() else {}
     rows: dict[str, dict[str, Any]] = {row["name"]: row for row in record.get("rows", [])}
     with tempfile.TemporaryDirectory() as name, Servers(Path(name), path=ROOT) as servers:
         locating = Locating(servers, Path(name), given.timeout)
         clean = given.what == "agreeing"
         pairs = list(
-            agreeing(dev, Path(name) / "cases") if clean
-            else kinds(dev) if given.what == "kinds" else planted(dev, release)
+            agreeing(dev, Path(name) / "cases", SEEDS) if clean
+            else kinds(dev, engine) if given.what == "kinds" else planted(dev, release)
         )  # fmt: skip
+        made = 0
         for pair in pairs:
             wanted = pair.name in given.only if given.only else True
             if not wanted or (pair.name in rows and not given.again):
                 continue
+            if made == given.most:
+                break
+            made += 1
             row = rows[pair.name] = locating.clean(pair) if clean else locating.planted(pair)
             sys.stderr.write(f"{row['verdict']:<8}{pair.name}: {row['said']}\n")
             listed = [rows[pair.name] for pair in pairs if pair.name in rows]

@@ -1,14 +1,19 @@
-"""Defects of other kinds than `FAULTS`: two at once, one layer, data, optimizer, a race."""
+"""Defects of other kinds than `FAULTS`: two at once, one layer, data, optimizer, a race.
+
+Some have been reported by others, in the issue that `Kind.reported` names, and are planted again.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from checks.faults import engine, megatron
 from checks.faults.planting import Run, planted
+from checks.faults.programs import MOE, TP
 
 ATTENTION = r"decoder\.layers\.0\.self_attention\.core_attention(\.\w+)?"
 Given = dict[str, Any]
@@ -56,30 +61,75 @@ def merge_races(given: Given, run: Run) -> Any:
     return None
 
 
+@planted("megatron.core.transformer.moe.router:TopKRouter.__init__")
+def router_not_summed(given: Given, run: Run) -> Any:
+    """Gradients of the router are not summed over the parts of sequence parallelism."""
+    result = run()
+    given["self"].weight.sequence_parallel = False
+    return result
+
+
+@planted("megatron.core.tensor_parallel.layers:VocabParallelEmbedding.forward")
+def embedding_mask_wrong(given: Given, run: Run) -> Any:
+    """The embedding of the second TP rank leaves out its first token."""
+    embedding = given["self"]
+    start = embedding.vocab_start_index
+    embedding.vocab_start_index += bool(start)
+    table = embedding.weight.data
+    embedding.weight.data = table.roll(-bool(start), dims=0)
+    result = run()
+    embedding.vocab_start_index, embedding.weight.data = start, table
+    return result
+
+
+@planted("megatron.core.extensions.transformer_engine:TEDotProductAttention.forward")
+def padding_undeclared(given: Given, run: Run) -> Any:
+    """Attention is not told that sequences are padded, as Megatron-Bridge does not tell it."""
+    packed = given["packed_seq_params"]
+    given["packed_seq_params"] = packed and replace(packed, pad_between_seqs=None)
+    return run()
+
+
 @dataclass(frozen=True)
 class Kind:
     """Defects that are planted together.
 
     Attributes:
         functions: ``module:function`` of each.
+        breaks: The defects in whole sentences.
         phase: Phase of the first of them in the order of execution.
         module: Module of the first, as a regular expression.
+        ranks: Number of ranks; that of the training where it is 0.
+        arguments: Options beside those of the training.
+        reported: Issue in which others have reported such a defect; empty where there is none.
+        engine: Version of Transformer Engine, where it is another one than that of the others.
     """
 
     name: str
     training: str
     functions: tuple[str, ...]
+    breaks: str
     phase: str
     module: str
+    ranks: int = 0
+    arguments: tuple[str, ...] = ()
+    reported: str = ""
+    engine: str = ""
 
 
 def _kind(
-    name: str, functions: tuple[Callable[[], None], ...], phase: str, module: str = ""
-) -> Kind:
+    name: str, functions: tuple[Callable[[], None], ...], phase: str, module: str = "",
+    *, training: str = "cp2", ranks: int = 0, arguments: tuple[str, ...] = (), reported: str = "",
+    engine: str = "",
+) -> Kind:  # fmt: skip
     places = tuple(f"{one.__module__}:{one.__name__}" for one in functions)
-    return Kind(name, "cp2", places, phase, module)
+    breaks = " ".join(inspect.getdoc(one) or "" for one in functions)
+    return Kind(
+        name, training, places, breaks, phase, module, ranks, arguments, reported, engine
+    )  # fmt: skip
 
 
+PACKS = ("--context-parallel-size", "2", "--max-seqlen-per-dp-cp-rank", "128")
 KINDS = (
     _kind(
         "two-at-once", (engine.lse_merge_skipped, engine.key_gradient_lost), "forward", ATTENTION
@@ -90,4 +140,21 @@ KINDS = (
     _kind("label-shift", (labels_shifted,), "data"),
     _kind("optimizer", (rate_doubled,), "optimizer", ".*"),
     _kind("race", (merge_races,), "forward", r"decoder\.layers\.\d\.self_attention.*"),
-)
+    _kind(
+        "router-not-summed", (router_not_summed,), "reduction",
+        r"decoder\.layers\.\d\.mlp\.router", ranks=4, arguments=(*MOE, *TP),
+        reported="NVIDIA/Megatron-LM#599",
+    ),
+    _kind(
+        "embedding-mask", (embedding_mask_wrong,), "forward", r"embedding\.word_embeddings",
+        ranks=4, arguments=TP,
+    ),
+    _kind(
+        "tail-padding", (padding_undeclared,), "forward", ATTENTION, training="packed", ranks=2,
+        arguments=PACKS, reported="NVIDIA/TransformerEngine#3331", engine="2.16.0",
+    ),
+    _kind(
+        "tail-padding-mended", (padding_undeclared,), "", training="packed", ranks=2,
+        arguments=PACKS, reported="NVIDIA/TransformerEngine#3331", engine="2.18.0",
+    ),
+)  # fmt: skip
