@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ringproof.rehearsal.hollow import devices
 from ringproof.rehearsal.hollow.classify import Sorted, kind_of
 from ringproof.rehearsal.hollow.ledger import Ledger, LiveBlock, Mark, Origin
 from ringproof.rehearsal.hollow.mode import HollowMode, vacant
@@ -68,6 +69,7 @@ def test_bytes_that_are_needed_for_a_moment_can_make_the_peak() -> None:
     assert found.kinds(ledger.peak_event) == kinds
     assert found.at_peak().place == "x.py:2"
     assert kinds in found.timeline(0, len(ledger.events))
+    assert found.highest() == {"setup ": 512, "setup x.py:1": 512 + 4096, "setup x.py:2": 5120}
     assert found.kinds(len(ledger.events)) == {"buffers": 512}
 
 
@@ -171,6 +173,34 @@ def test_what_is_made_on_the_host_is_not_counted() -> None:
             device = matrix()
         assert storages.ledger.bytes == MATRIX
         assert not storages.holds(host * 2) and storages.holds(host * device)
+
+
+def test_products_are_counted_whether_they_are_computed_or_not() -> None:
+    mode = HollowMode(Storages(Ledger()))
+    with mode:
+        assert (torch.ones(4, 8) @ torch.ones(8, 2)).tolist() == [[8.0, 8.0]] * 4
+    assert mode.flops == 2 * 4 * 8 * 2
+
+
+def test_what_is_copied_to_the_host_takes_no_memory_of_the_device() -> None:
+    storages = Storages(Ledger())
+    with HollowMode(storages):
+        with storages.wanted():
+            source = torch.ones(SIDE)
+        backup = torch.empty(SIDE)
+        backup.copy_(source)
+        assert storages.holds(source) and not storages.holds(backup)
+        assert storages.ledger.bytes == source.nbytes
+    assert backup.tolist() == [1.0] * SIDE
+
+
+def test_a_function_of_upstream_sees_tensors_of_the_device_on_cuda() -> None:
+    storages = Storages(Ledger())
+    with HollowMode(storages), storages.wanted():
+        tensor = torch.ones(SIDE)
+    asks = devices.naming_cuda(storages, lambda one: devices._device_of(storages, one).type)
+    assert (asks(tensor), asks(torch.ones(1))) == ("cuda", "cpu")
+    assert devices._device_of(storages, tensor) == devices.GPU
 
 
 def test_the_largest_of_unknown_numbers_are_spread_evenly(storages: Storages) -> None:

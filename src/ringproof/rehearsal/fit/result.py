@@ -27,7 +27,6 @@ UNSEEN = (
     "workspaces that compiled kernels allocate, such as those of attention's backward pass",
     "buffers of NCCL, and of communication that overlaps with products of matrices",
     "quantized training (FP8, FP4) and pools of CUDA graphs",
-    "what --fine-grained-activation-offloading moves to the host",
 )
 """What the numbers do not contain."""
 

@@ -53,6 +53,18 @@ class Sorted:
             return origin.phase
         return "backward" if origin.backward else "forward"
 
+    def highest(self) -> dict[str, int]:
+        """Return the highest bytes whenever a phase and place, with a space between, made more."""
+        found: Counter[tuple[str, str]] = Counter()
+        level = 0
+        for number, change in self._ledger.events:
+            level += change
+            if change > 0:
+                origin = self._ledger.blocks[number].origin
+                key = self.phase(origin), origin.place
+                found[key] = max(found[key], level)
+        return {f"{phase} {self._relative(at)}": size for (phase, at), size in found.items()}
+
     def kinds(self, event: int) -> dict[str, int]:
         """Return the bytes of each kind after so many events."""
         found: Counter[str] = Counter()

@@ -71,7 +71,23 @@ def _patches(storages: Storages) -> Iterator[Patch]:
 
 def _device_of(storages: Storages, tensor: torch.Tensor) -> Any:
     device = _DEVICE.__get__(tensor)
-    return GPU if device.type == "cpu" and storages.holds(tensor) else device
+    if device.type != "cpu" or not storages.holds(tensor):
+        return device
+    return cuda.REAL_DEVICE("cuda", 0) if storages.named_cuda else GPU
+
+
+def naming_cuda(storages: Storages, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let tensors on the device say so in upstream's words to a function that only looks."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        storages.named_cuda = True
+        try:
+            return function(*arguments, **named)
+        finally:
+            storages.named_cuda = False
+
+    return call
 
 
 def _flagged(storages: Storages, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,14 +68,13 @@ class HollowMode(TorchDispatchMode):
 
     Attributes:
         flops: Floating-point operations of the products of matrices, two per multiply-add.
-        operations: Number of operations.
         crowded: Whether the largest of unknown numbers are the first ones, and not spread evenly.
     """
 
     def __init__(self, storages: Storages, *, computes: bool = False) -> None:
         super().__init__()
         self.storages, self._computes = storages, computes
-        self.flops = self.operations = 0
+        self.flops = 0
         self.crowded = False
         self._known: dict[Any, Signature] = {}
         self._made: dict[Any, Any] = {}
@@ -86,7 +85,6 @@ class HollowMode(TorchDispatchMode):
         """Run one operation, or only make its results."""
         kwargs = kwargs or {}
         signature = self._signature(func)
-        self.operations += 1
         tensors = _tensors((args, kwargs))
         on_device = self.storages.take_part(tensors)
         if self._computes or signature.aliases or signature.name in PLAIN or _is_meta(
@@ -95,7 +93,7 @@ class HollowMode(TorchDispatchMode):
             out = func(*args, **kwargs)
         else:
             out = self._run(func, signature, tensors, args, kwargs)
-        if on_device:
+        if on_device and signature.name != "copy_":  # its target stays where it is
             self.storages.enter(out, signature.name)
         return out
 
@@ -126,6 +124,7 @@ class HollowMode(TorchDispatchMode):
             storages.invent(f"{name} of {tuple(tensors[0].shape)}")
             number = 0.0 if tensors[0].is_floating_point() else 0
             return True if name == "equal" else number
+        self._count(name, args)
         if signature.written:
             return self._write(func, signature, unknown, args, kwargs)
         if not unknown and not (self.crowded and name == "topk"):
@@ -135,7 +134,6 @@ class HollowMode(TorchDispatchMode):
                 real = not any(t.is_floating_point() and self._is_large(t) for t in tensors)
             if real:
                 return func(*args, **kwargs)
-        self._count(name, args)
         if name in BY_CONTENT:
             found = BY_CONTENT[name](self, args)
             if found is not None:
@@ -153,7 +151,6 @@ class HollowMode(TorchDispatchMode):
             self.storages.written(tensor)
         if not unknown and not any(t.is_floating_point() and self._is_large(t) for t in flat):
             return func(*args, **kwargs)
-        self._count(signature.name, args)
         for tensor in flat:
             if tensor.is_floating_point():
                 self.storages.make_hollow(tensor)

@@ -28,6 +28,7 @@ class Storages:
     Attributes:
         scopes: Names of the modules whose forward runs, outermost first.
         phase: What upstream does; see `Origin`.
+        named_cuda: Whether tensors on the device say that its type is ``cuda``.
         invented: How often upstream read a number that nothing computed, by what and where.
     """
 
@@ -35,6 +36,7 @@ class Storages:
         self.ledger = ledger
         self.scopes: list[str] = []
         self.phase = "setup"
+        self.named_cuda = False
         self.invented: Counter[str] = Counter()
         self._numbers: dict[Key, tuple[Any, int]] = {}
         self._hollow: dict[Key, Any] = {}

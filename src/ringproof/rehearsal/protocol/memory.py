@@ -67,6 +67,7 @@ class MemoryReport:
         module: Innermost module whose forward ran then.
         phase: What upstream did then: ``setup``, ``forward``, ``backward``, ``optimizer`` or
             ``between``.
+        highest: Highest bytes whenever a phase and place, with a space between, made more.
         logged: Bytes allocated and highest so far when upstream logged each step.
         timeline: Bytes by kind at some moments of the last step, in order.
         sent: What the rank sent or contributed in the last step.
@@ -81,12 +82,11 @@ class MemoryReport:
     place: str = ""
     module: str = ""
     phase: str = ""
+    highest: Mapping[str, int] = field(default_factory=dict)
     largest: tuple[HeldTensors, ...] = ()
     steps: tuple[StepMemory, ...] = ()
     logged: tuple[tuple[int, int], ...] = ()
     timeline: tuple[Mapping[str, int], ...] = ()
     sent: tuple[GroupTraffic, ...] = ()
     flops: int = 0
-    operations: int = 0
-    storages: int = 0
     invented: Mapping[str, int] = field(default_factory=dict)

@@ -27,6 +27,8 @@ from ringproof.rehearsal.standins.guard import put
 
 TRAINING = "megatron.training.training"
 RECOMPUTING, SHARING = "megatron.core.tensor_parallel.random", "_get_share_storage"
+OFFLOADING = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
+OFFLOADER, OFFLOADABLE = "ChunkOffloadHandler", "_can_manage_tensor_for_offload"
 PIPELINE = "megatron.core.pipeline_parallel.utils"
 AFFINITY = "set_ideal_affinity_for_current_gpu"
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -101,6 +103,10 @@ class MemoryWatch:
         recomputing: Any = sys.modules.get(RECOMPUTING)
         if hasattr(recomputing, SHARING):  # which upstream would compile
             setattr(recomputing, SHARING, lambda: self._storages.share)
+        handler: Any = getattr(sys.modules.get(OFFLOADING), OFFLOADER, None)
+        if hasattr(handler, OFFLOADABLE):  # it asks for tensors on ``cuda``
+            asked = devices.naming_cuda(self._storages, getattr(handler, OFFLOADABLE))
+            setattr(handler, OFFLOADABLE, staticmethod(asked))
         training: Any = sys.modules.get(TRAINING)
         if training is not None:
             self._watch_training(training, traffic)
@@ -215,14 +221,13 @@ class MemoryWatch:
             place=relative(made.place),
             module=made.module,
             phase=blocks.phase(made),
+            highest=blocks.highest(),
             largest=blocks.largest(ledger.peak_event),
             steps=tuple(steps),
             logged=tuple(self._logged),
             timeline=blocks.timeline(began[-1].event, ended[-1].event) if ended else (),
             sent=self._sent,
             flops=self._flops,
-            operations=self._mode.operations,
-            storages=len(ledger.blocks),
             invented={relative(what): n for what, n in self._storages.invented.most_common(50)},
         )
 
