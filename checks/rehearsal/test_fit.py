@@ -34,6 +34,7 @@ from ringproof.rehearsal.fit.pictures import HEIGHT, picture
 from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
 from ringproof.rehearsal.fit.rendering import gib, lines
 from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json, assumptions
+from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.fit.vary import (
     Choice,
     choices_as_json,
@@ -73,6 +74,7 @@ def report(peak: int = 30 * GIB) -> MemoryReport:
         place="megatron/core/x.py:7",
         module="GPTModel",
         phase="forward",
+        highest={"forward megatron/core/x.py:7": peak, "optimizer megatron/core/y.py:1": 9 * GIB},
         largest=(held,),
         steps=(StepMemory(1, 2, 3, 0.5),),
         sent=(
@@ -305,9 +307,71 @@ def test_every_combination_is_a_choice_in_the_table() -> None:
     assert held[1]["fit"] is None and held[0]["settings"]["--cp-comm-type"] == "p2p"
 
 
-def test_a_choice_that_could_not_be_measured_is_not_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        ("--num-layers 32", (2, 4)),
+        ("--num-layers 32 --pipeline-model-parallel-size 4", (8, 16)),
+        ("--num-layers 32 --pipeline-model-parallel-size 2 "
+         "--num-virtual-stages-per-pipeline-rank 2", (8, 16)),
+        ("--num-layers 6", None),
+        ("--num-layers 33 --pipeline-model-parallel-size 2", None),
+        ("--num-layers 32 --recompute-num-layers 2", None),
+        ("--num-layers 32 --moe-layer-freq [0,1]*16", None),
+    ],
+)  # fmt: skip
+def test_few_layers_of_each_stage_stand_for_all(words: str, counts: tuple[int, int] | None) -> None:
+    assert depths(tuple(words.split()), 8) == counts
+
+
+def test_memory_traffic_and_work_are_extended_along_the_layers() -> None:
+    low, high = found(10 * GIB), found(14 * GIB)
+    sent = [dataclasses.replace(one, bytes=2 * one.bytes) for one in high.ranks[0].memory.sent]
+    memory = dataclasses.replace(
+        high.ranks[0].memory, flops=9 * 10**14, sent=tuple(sent[:1]), at_rest={"buffers": 8},
+        highest={**high.ranks[0].memory.highest, "backward megatron/core/z.py:2": 99 * GIB},
+    )  # fmt: skip
+    ranks = (dataclasses.replace(high.ranks[0], memory=memory), high.ranks[1])
+    shallow = [
+        dataclasses.replace(
+            one, program=full_size(with_layers(launch(), count), options=OPTIONS), ranks=some
+        )
+        for one, count, some in ((low, 8, low.ranks), (high, 16, ranks))
+    ]
+    fit = extended(launch(), found().program, *shallow)
+    made = fit.ranks[0].memory
+    # Twenty-four layers more than the first one has, of which eight take what is between the two.
+    assert (made.peak, made.flops) == ((10 + 3 * 4) * GIB, (7 + 3 * 2) * 10**14)
+    assert made.at_rest == {"parameters": (10 - 3 * 10) * GIB, "buffers": 24}
+    assert [one.bytes for one in made.sent] == [11_274_000_000 * (1 + 3)]
+    assert fit.ranks[1].memory.peak == 20 * GIB and not made.largest
+    assert made.at_peak["parameters"] == 10 * GIB and sum(made.at_peak.values()) == made.peak
+    assert fit.extended_from == (8, 16) and as_json(fit)["extended_from_layers"] == [8, 16]
+    row = [*table([Choice((("--bf16", "true"),), fit)])]
+    assert "~22.062" in row[1] and "fewer layers" in row[3]
+
+
+def test_the_peak_is_the_highest_line_and_not_the_line_of_the_highest_place() -> None:
+    low, high = found(10 * GIB), found(11 * GIB)
+    shallow = [
+        dataclasses.replace(
+            one,
+            program=full_size(with_layers(launch(), count), options=OPTIONS),
+            ranks=(dataclasses.replace(one.ranks[0], memory=dataclasses.replace(
+                one.ranks[0].memory,
+                highest={"forward a.py:1": one.ranks[0].memory.peak, "backward b.py:2": size},
+            )),),
+        )
+        for one, count, size in ((low, 8, 4 * GIB), (high, 16, 8 * GIB))
+    ]  # fmt: skip
+    made = extended(launch(), found().program, *shallow).ranks[0].memory
+    assert (made.peak, made.phase, made.place) == (16 * GIB, "backward", "b.py:2")
+    assert not made.at_peak
+
+
+def test_only_finalists_are_measured_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: list[str] = []
+
     class Measures:
         prepare = staticmethod(lambda launch: launch)
 
@@ -317,22 +381,34 @@ def test_a_choice_that_could_not_be_measured_is_not_refused(
 
         def __exit__(self, *_: object) -> None: ...
         def fit(self, given: Launch) -> Fit:
+            whole.append(Flags(given.arguments).one("--lr") or "")
+            return found()
+
+        def extended(self, given: Launch) -> Fit:
             name = Flags(given.arguments).one("--lr")
             if name in ("slow", "refused"):
                 raise Refused(SLOW if name == "slow" else REFUSES)
-            return found()
+            fit = found({"large": 90 * GIB, "close": 79 * GIB}.get(name or "", 30 * GIB))
+            sent = () if name == "quiet" else fit.ranks[0].memory.sent
+            memory = dataclasses.replace(fit.ranks[0].memory, sent=sent)
+            ranks = (dataclasses.replace(fit.ranks[0], memory=memory),)
+            return dataclasses.replace(fit, extended_from=(2, 4), ranks=ranks)
 
     monkeypatch.setattr("ringproof.rehearsal.fit.vary.Fitting", Measures)
     request = FitRequest(launch(), "x", None, Path("x"), Path("x"), gpu("h100"))
-    choices = vary(request, combinations(["lr=good,slow,refused"]), lambda *_: None)
-    good, slow, refused = choices_as_json(choices)["choices"]
-    assert good["fit"] and good["refused"] is None and good["unmeasured"] is None
+    names = ["small", "quiet", "large", "close", "slow", "refused"]
+    choices = vary(request, combinations([f"lr={','.join(names)}"]), lambda *_: None, finalists=1)
+    assert whole == ["quiet", "close"]
+    assert [bool(one.fit and one.fit.extended_from) for one in choices[:4]] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    slow, refused = choices_as_json(choices)["choices"][4:]
     assert slow["refused"] is None and slow["unmeasured"].startswith("it was not finished")
     assert refused["unmeasured"] is None and refused["refused"].startswith("upstream refuses it")
     assert [*table(choices)][-2:] == [f"lr=slow: {slow['unmeasured']}",
                                       f"lr=refused: {refused['refused']}"]  # fmt: skip
     with pytest.raises(InputError, match=r"^the launch: it was not finished"):
-        vary(request, combinations(["lr=slow"]), lambda *_: None)
+        vary(request, combinations(["lr=slow"]), lambda *_: None, finalists=1)
 
 
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
@@ -357,6 +433,7 @@ TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py"
         (f"--longest -- {TRAIN}", "--longest: the memory to fit in is not known"),
         (f"--longest --vary a=1 --gpu h100 -- {TRAIN}", "--longest: it is a table of its own"),
         (f"--longest --gpu h100 -- {TRAIN} --sft", "--longest: the lengths of a launch with --sft"),
+        (f"--finalists 1 -- {TRAIN}", "--finalists: there are no choices without --vary"),
         (f"--vary a=1 --html x.html -- {TRAIN}", "--html: several choices have no page"),
     ],
 )

@@ -11,14 +11,15 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.conform.matrix import LIBRARY
-from ringproof.rehearsal.fit.fitting import FitRequest, fit
+from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, fit
 from ringproof.rehearsal.fit.gpus import gpu
 from ringproof.rehearsal.fit.rendering import lines
-from ringproof.rehearsal.fit.vary import combinations, vary
+from ringproof.rehearsal.fit.vary import combinations, vary, with_settings
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.memory import MemoryReport
-from ringproof.rehearsal.protocol.program import FullSize, Program
+from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 
+DEV = "NVIDIA/Megatron-LM@dev"
 RELEASE = "pip:megatron-core==0.19.2"
 GROUPED = "--ffn-hidden-size 256 --group-query-attention --num-query-groups 2"
 # Wide enough that the embedding and the logits have no content at full size.
@@ -41,22 +42,23 @@ TENSOR = "--tensor-model-parallel-size 2 --sequence-parallel"
 
 
 def measured(
-    stage: SessionServers, options: str, *, computes: bool, script: str = LIBRARY
-) -> MemoryReport:
-    """The memory of rank 0 of two ranks."""
+    stage: SessionServers, options: str, *, computes: bool, script: str = LIBRARY, ranks: int = 2,
+    upstream: Upstream | None = None,
+) -> MemoryReport:  # fmt: skip
+    """The memory of rank 0."""
     program = Program(
-        stage.upstream(),
+        upstream or stage.upstream(),
         script,
         tuple(f"{SMALL} {MODEL} {options}".split()),
-        2,
+        ranks,
         {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         "float16",
         same_weights=False,
-        full_size=FullSize((0,), 2, computes),
+        full_size=FullSize((0,), ranks, computes),
     )
     outcome = stage.run(program, preload="")
     assert outcome.failure is None, outcome.failure
-    assert len(outcome.ranks) == (2 if computes else 1)
+    assert len(outcome.ranks) == (ranks if computes else 1)
     memory = outcome.ranks[0].memory
     assert memory is not None
     return memory
@@ -73,16 +75,109 @@ def test_a_run_without_content_takes_the_bytes_of_one_that_computes(
     assert hollow.steady == computed.steady > 10 << 20
 
 
+# Every expert gets as many tokens whatever a router chooses, as without content.
+PADDED = (
+    "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 "
+    "--moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity "
+    "--moe-token-dispatcher-type alltoall --ffn-hidden-size 256"
+)
+LEVELS = (
+    "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2"
+)
+CHUNKS = (
+    "--num-layers 4 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
+    "--global-batch-size 4"
+)
+
+
+# The ranks of one replica have the same lengths, so that one process knows those of all.
+LENGTHS = (
+    f"{P2P} --calculate-per-token-loss --null-tokenizer-pad-id 0 --max-seqlen-per-dp-cp-rank 128 "
+    '--use-varlen-dataset --varlen-mock-dataset-config-json {"mode":"distribution","type":'
+    '"lognormal","min_seq_len":8,"max_seq_len":256,"mean_seq_len":96,"lognormal_sigma":0.9} '
+    "--global-batch-size 4 --sequence-packing-scheduler"
+)
+OFFLOADS = "--fine-grained-activation-offloading"
+DYNAMIC = f"{LENGTHS} default_dynamic_cp --dynamic-context-parallel"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        pytest.param(PADDED, 2, id="MoE"),
+        pytest.param(LEVELS, 4, id="a2a+p2p"),
+        pytest.param(CHUNKS, 2, id="VPP"),
+        pytest.param(f"{LENGTHS} dp_balanced", 2, id="THD"),
+        pytest.param(DYNAMIC, 2, id="Dynamic CP"),
+    ],
+)
+def test_upstreams_program_takes_the_bytes_of_one_that_computes(
+    stage: SessionServers, options: str, ranks: int
+) -> None:
+    script, upstream = "pretrain_gpt.py", stage.upstream(DEV)
+    computed, hollow = (
+        measured(stage, options, computes=one, script=script, ranks=ranks, upstream=upstream)
+        for one in (True, False)
+    )
+    assert hollow.peak == computed.peak > 20 << 20
+    assert hollow.steady == computed.steady > 10 << 20
+
+
+# With few layers, the first of the two stages has its peak in another place than with 24.
+STAGES = "--pipeline-model-parallel-size 2 --num-layers 24 --global-batch-size 8"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "depths"),
+    [
+        pytest.param(f"{P2P} {TENSOR} --num-layers 12", (2, 4), id="CP"),
+        pytest.param(STAGES, (4, 8), id="PP"),
+    ],
+)
+def test_all_layers_follow_from_few_to_the_byte(
+    stage: SessionServers, tmp_path: Path, options: str, depths: tuple[int, int]
+) -> None:
+    request = request_of(stage, tmp_path, options)
+    with Fitting(request, lambda *_: None) as fitting:
+        prepared = fitting.prepare(request.launch)
+        whole, follows = fitting.fit(prepared), fitting.extended(prepared)
+    assert follows.extended_from == depths and not whole.extended_from
+    for full, short in zip(whole.ranks, follows.ranks, strict=True):
+        a, b = full.memory, short.memory
+        assert (b.peak, b.steady, b.flops) == (a.peak, a.steady, a.flops)
+        assert (b.phase, b.place, b.at_rest) == (a.phase, a.place, a.at_rest)
+        assert b.at_peak in (a.at_peak, {})
+        assert set(b.sent) == set(a.sent)
+
+
 def request_of(
     stage: SessionServers, folder: Path, options: str, megatron: str = RELEASE
 ) -> FitRequest:
     """A launch of Megatron-LM's own program on four ranks."""
     upstream = stage.upstream(megatron)
-    words = f"{SPLIT} CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 4 pretrain_gpt.py"
-    words = f"{words} {SMALL}"
+    words = f"{SPLIT} CUDA_DEVICE_MAX_CONNECTIONS=1 NVTE_CPU_OFFLOAD_V1=1"
+    words = f"{words} torchrun --nproc-per-node 4 pretrain_gpt.py {SMALL}"
     launch = read_command(f"{words} {MODEL} {GROUPED} {options}".split())
     spec = megatron if megatron.startswith("pip:") else str(upstream.megatron)
     return FitRequest(launch, spec, str(upstream.engine), folder, stage.cache, gpu("h100"))
+
+
+@pytest.mark.slow
+def test_what_is_offloaded_to_the_host_leaves_the_device(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    options = f"--num-layers 8 {P2P} --offload-modules core_attn --min-offloaded-tensor-size 1"
+    request = request_of(stage, tmp_path, options, DEV)
+    with Fitting(request, lambda *_: None) as fitting:
+        launches = (request.launch, with_settings(request.launch, ((OFFLOADS, "true"),)))
+        stays, goes = (fitting.fit(fitting.prepare(one)).largest.memory for one in launches)
+    assert goes.steady == stays.steady
+    # Queries and outputs of 128 tokens in bfloat16; keys and values are half as wide. Upstream
+    # keeps those of the last layer, and brings some back before they are needed.
+    layer = 3 * 128 * 128 * 2
+    assert 4 * layer <= stays.peak - goes.peak <= 8 * layer
 
 
 @pytest.mark.slow

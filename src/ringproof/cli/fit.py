@@ -60,6 +60,12 @@ class FitCommand(CacheOptions):
         "times.",
         metavar="NAME=VALUE,VALUE",
     )
+    finalists: int | None = option(
+        None,
+        "With --vary: measure with all layers only as many that fit and send least, and those of "
+        "which it is not clear whether they fit. Others follow from few layers.",
+        least=0,
+    )
     longest: bool = option(False, "Find the longest sequence with which it fits on the --gpu.")
     routing: str = option(
         "balanced",
@@ -117,7 +123,7 @@ def fit(options: FitCommand) -> None:
             progress(phase, brief(line))
 
         if options.vary:
-            choices = vary(request, combinations(options.vary), tell)
+            choices = vary(request, combinations(options.vary), tell, options.finalists)
             fitting = sum(choice.fit is not None and choice.fit.fits for choice in choices)
             head = f"{fitting} of {len(choices)} choices {'fit' if options.gpu else 'are measured'}"
             found = choices_as_json(choices), iter((head, *table(choices))), fitting > 0
@@ -138,5 +144,7 @@ def _check_together(options: FitCommand) -> None:
     """Refuse options that do not go together."""
     if options.longest and (options.vary or options.html):
         raise InputError("--longest", "it is a table of its own; leave --vary and --html out")
+    if options.finalists is not None and not options.vary:
+        raise InputError("--finalists", "there are no choices without --vary; leave it out")
     if options.vary and options.html:
         raise InputError("--html", "several choices have no page; leave --vary or --html out")

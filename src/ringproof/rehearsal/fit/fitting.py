@@ -15,6 +15,7 @@ from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.gpus import Gpu
 from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
 from ringproof.rehearsal.fit.result import Fit, RankMemory
+from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.protocol.program import ROUTINGS, FullSize, Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, OPTIONS_SECONDS, find_script
@@ -171,6 +172,15 @@ class Fitting:
             launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
             time.monotonic() - started, upstream.lacks, missing, request.routing,
         )  # fmt: skip
+
+    def extended(self, prepared: Prepared) -> Fit:
+        """Return what follows for a launch from two with fewer layers, or measure it in full."""
+        launch = prepared.launch
+        shallow = depths(prepared.program.arguments, launch.ranks)
+        if shallow is None:
+            return self.fit(prepared)
+        low, high = (self.fit(self.prepare(with_layers(launch, count))) for count in shallow)
+        return extended(launch, prepared.program, low, high)
 
     def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
         if not ranks:

@@ -80,6 +80,8 @@ class Fit:
         mended: What upstream's package lacks and the run mended, a sentence each.
         unmeasured: Pipeline stages, counted from 1, for which no measured rank stands.
         routing: Where the tokens of experts went, one of `ROUTINGS`.
+        extended_from: Two smaller numbers of layers that were measured, and from which this
+            follows; empty if all layers were.
     """
 
     launch: Launch
@@ -92,6 +94,7 @@ class Fit:
     mended: tuple[str, ...] = ()
     unmeasured: tuple[int, ...] = ()
     routing: str = ROUTINGS[0]
+    extended_from: tuple[int, ...] = ()
 
     @property
     def largest(self) -> RankMemory:
@@ -145,6 +148,7 @@ def as_json(fit: Fit) -> dict[str, Any]:
         "fits": None if fit.gpu is None else fit.fits,
         "margin_bytes": fit.margin,
         "unmeasured_stages": list(fit.unmeasured),
+        "extended_from_layers": list(fit.extended_from),
         "microbatches": fit.program.microbatches,
         "launch_microbatches": fit.program.launch_microbatches,
         "estimates": {

@@ -16,6 +16,9 @@ from ringproof.rehearsal.fit.gpus import CUBLAS_BYTES, GIB
 from ringproof.rehearsal.fit.result import Fit, as_json
 
 MOST = 64
+UNCLEAR = 0.03
+"""Share of a GPU by which what follows from few layers may be off."""
+FOLLOWS = "~: follows from two measurements with fewer layers"
 ASSIGNED = re.compile(r"(?:--)?([A-Za-z][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
 HEADS = ("peak", "steady", "margin", "microbatches", "TFLOP", "CP", "CP between nodes", "DP")
 UNITS = (
@@ -81,9 +84,17 @@ def with_settings(launch: Launch, settings: Settings) -> Launch:
 
 
 def vary(
-    request: FitRequest, choices: Sequence[Settings], progress: Progress
+    request: FitRequest,
+    choices: Sequence[Settings],
+    progress: Progress,
+    finalists: int | None = None,
 ) -> tuple[Choice, ...]:
     """Measure a launch with each combination of settings.
+
+    Args:
+        finalists: How many are measured with all layers: those that fit and send least, and those
+            of which it is not clear whether they fit. What the others take follows from two
+            launches with few layers. ``None`` for all.
 
     Raises:
         InputError: An upstream cannot be used, or one of the launches cannot be read, before
@@ -92,8 +103,11 @@ def vary(
     with Fitting(request, progress) as fitting:
         launches = [with_settings(request.launch, settings) for settings in choices]
         prepared = [fitting.prepare(launch) for launch in launches]
+        measure = fitting.fit if finalists is None else fitting.extended
         pairs = zip(choices, prepared, strict=True)
-        found = [_choice(settings, launch, fitting.fit) for settings, launch in pairs]
+        found = [_choice(settings, launch, measure) for settings, launch in pairs]
+        for at in _finalists(found, finalists or 0):
+            found[at] = _choice(choices[at], prepared[at], fitting.fit)
     if all(choice.unmeasured for choice in found):
         raise InputError("the launch", found[0].unmeasured)
     return tuple(found)
@@ -109,6 +123,22 @@ def _choice(settings: Settings, launch: Prepared, measure: Callable[[Prepared], 
         return Choice(settings, None, unmeasured=said)
 
 
+def _finalists(found: Sequence[Choice], count: int) -> list[int]:
+    """Return the places of choices that deserve a measurement with all layers."""
+    short = {at: one.fit for at, one in enumerate(found) if one.fit and one.fit.extended_from}
+    fitting = sorted((at for at, fit in short.items() if fit.fits), key=lambda at: _sent(short[at]))
+    unclear = [
+        at for at, fit in short.items()
+        if fit.gpu and abs(fit.gpu.bytes - fit.largest.needed) < UNCLEAR * fit.gpu.bytes
+    ]  # fmt: skip
+    return sorted({*fitting[:count], *unclear})
+
+
+def _sent(fit: Fit) -> float:
+    """Return the bytes that the largest rank sends in one microbatch."""
+    return sum(one.bytes for one in fit.largest.memory.sent) / fit.program.microbatches
+
+
 def table(choices: Sequence[Choice]) -> Iterator[str]:
     """Yield the choices as lines: GiB of memory and GB sent, of the largest rank."""
     names = [name.removeprefix("--") for name, _ in choices[0].settings]
@@ -117,6 +147,8 @@ def table(choices: Sequence[Choice]) -> Iterator[str]:
     for row in rows:
         yield printable("  ".join(cell.rjust(at) for cell, at in zip(row, widths, strict=True)))
     yield UNITS
+    if any(choice.fit and choice.fit.extended_from for choice in choices):
+        yield FOLLOWS
     for choice in choices:
         said = choice.fit.lacks if choice.fit else choice.refused or choice.unmeasured
         if said:
@@ -140,7 +172,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
     )
     return (
         *(value for _, value in choice.settings),
-        f"{rank.peak / GIB:.3f}",
+        f"{'~' if fit.extended_from else ''}{rank.peak / GIB:.3f}",
         f"{(rank.memory.steady + CUBLAS_BYTES) / GIB:.3f}",
         "" if fit.margin is None else f"{fit.margin / GIB:.1f}",
         f"{count} of {whole}",
