@@ -23,6 +23,15 @@ _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LONGEST = 140
 """Characters of a message that a table shows."""
 
+_MESSAGE = 240
+_DIFFERENCES = ("largest_relative_difference", "grad_norm")
+_SHRUNK = (
+    "context_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "expert_model_parallel_size", "num_layers", "hidden_size", "num_moe_experts", "seq_length",
+    "data parallel size", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu", "train_batch_size",
+)  # fmt: skip
+"""Settings of which a table says how they were shrunk; the record has all."""
+
 Record = Mapping[str, Any]
 
 
@@ -320,6 +329,30 @@ def _published_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
     )
 
 
+def frameworks_table(record: Record) -> str:
+    """What a rehearsal says of launch scripts that verl and Megatron-Bridge publish."""
+    head = "script", "ranks", "verdict", "loss", "gradient norm", "seconds", "shrunk"
+    return _table(head, map(_framework_cells, record["launches"].items()))
+
+
+def _framework_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
+    path, row = entry
+    given = f", `{' '.join(row['set'])}`" if row["set"] else ""
+    said = row.get("headline") or row["message"].partition("error: ")[2]
+    said = f"{said[:_MESSAGE]}…" if len(said) > _MESSAGE else said
+    before, after = row.get("ranks", (None, None))
+    found = map(row.get, _DIFFERENCES)
+    numbers = (f"{name.rpartition('.')[2]} {one}" for name, one in row.get("shrunk", {}).items())
+    return (
+        f"{row['of']}: `{path}`{given}",
+        f"{before} to {after}" if after else "",
+        said.replace("|", "/"),
+        *("" if one is None else f"{one:.0e}".replace("0e+00", "0") for one in found),
+        f"{row['seconds']:.0f}",
+        ", ".join(one for one in numbers if one.startswith(_SHRUNK)),
+    )
+
+
 def theory_table(record: Record) -> str:
     """How far formulas are off on the recorded launches."""
     names = {
@@ -392,6 +425,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
+        "frameworks": ("rehearsal-verl.md", "rehearsal/results/frameworks.json", frameworks_table),
         "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),
         "faults": ("faults.md", "training/results/faults.json", fault_table),

@@ -57,6 +57,27 @@ config.model.cp_comm_type = "a2a"
 if __name__ == "__main__":
     pretrain(config, forward_step)
 """
+WRAPPED = """
+import copy
+from megatron.bridge.models.nemotron_vl.modeling_nemotron_vl import NemotronVLModel
+
+config.model.cp_comm_type = "p2p"
+config.model.calculate_per_token_loss = True
+config.ddp.average_in_collective = False
+
+
+def wrapped(chunks):
+    for one in chunks:  # as the provider of these models makes the model inside
+        one.config = copy.deepcopy(one.config)
+    outer = [NemotronVLModel(GIVEN, llava_model=one) for one in chunks]
+    for one, inner in zip(outer, chunks):
+        one.model_type = inner.model_type
+        one.pre_process, one.post_process = inner.pre_process, inner.post_process
+    return outer
+
+
+config.model.register_pre_wrap_hook(wrapped)
+"""
 
 
 def rehearsed(
@@ -130,6 +151,28 @@ def test_a_script_of_a_user_is_rehearsed(tmp_path: Path) -> None:
     result = rehearsed(tmp_path / "out", launch=("torchrun", "--nproc-per-node=2", str(script)))
     assert result.passed, result.headline
     assert [(one.comm_type, one.sizes) for one in result.main.path.taken] == [("a2a", (2,))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["None", "config.model"])
+def test_gradients_that_are_not_finalized_differ(tmp_path: Path, given: str) -> None:
+    """Bridge #4974: wrappers of models with pictures kept another configuration than training.
+
+    Up to 0.5.1 they got none, so that gradients were neither summed over ranks nor divided by
+    tokens. Around a language model the same wrapper shows it.
+    """
+    head, tail = SCRIPT.split("if __name__")
+    script = tmp_path / "train_mine.py"
+    script.write_text(f"{head}{WRAPPED.replace('GIVEN', given)}\nif __name__{tail}")
+    launch = ("torchrun", "--nproc-per-node=2", str(script))
+    main = rehearsed(tmp_path / "out", launch=launch).main
+    assert main.starts, main.headline
+    if given == "None":
+        first = main.agreement.first
+        assert main.agreement.agrees is False and first is not None, main.headline
+        assert first.name == "grad norm" and first.iteration == 1
+    else:
+        assert main.passed, main.headline
 
 
 @pytest.mark.slow
