@@ -4,6 +4,9 @@ Each run is a process of its own, forked from this one, with 2 GB of data and 20
 network and with an empty cache. No rank is started: what would start one counts as served. A run
 fails if it ends with a traceback, by a signal or with an exit code other than 0, 1 and 2, if it is
 too slow, if it makes a file in its folder that no option named, or if it leaves a process.
+
+`fuzzed.json` has the counts of the runs that were recorded last, with `--record`, and all that was
+wrong in them.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from ringproof.reference.training.options import (
 )
 from ringproof.reference.training.schedules import Schedule
 from smoke.training_command import Command
+from smoke.training_matrix import ONE_RANK, options_of
 
 
 def run(*, layout: dict[str, int] | None = None, **parts: dict[str, Any]) -> TrainOptions:
@@ -137,9 +138,12 @@ BANK = ("--graphs", "bank")
 
 REFUSED = [
     (("--graphs", "yes"), "--graphs: 'yes' is unknown; use one of off, static, bank"),
-    (("--graph-scope", "mlp"), "--graph-scope: 'mlp' is unknown; use one of layer, attn, router"),
+    (("--graph-scope", "mlp"), "--graph-scope: 'mlp' is unknown; use one of auto, layer"),
     (("--graph-scope", "router"), "--graph-scope: the model qwen3-tiny has no experts to route"),
-    (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
+    (
+        ("--preset", "moonlight-tiny", "--graph-scope", "layer"),
+        "--graph-scope: layer 1 has experts, whose dispatch reads b",
+    ),
     (("--graph-scope", "attn", "--recompute"), "--graph-scope: attn would be replayed twice where"),
     (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses"),
     (("--graph-rows", "17"), "--graph-rows: 17 is not a multiple of 2 up to 64"),
@@ -239,3 +243,13 @@ def test_a_document_that_fits_nowhere_is_refused_before_a_step_draws_it() -> Non
     with pytest.raises(InputError, match="longer than the 60 tokens") as caught:
         check_longest(DOCUMENTS, replace(schedule, max_tokens_per_rank=30))
     assert caught.value.field == DOCUMENTS.name(longest)
+
+
+def test_a_bank_captures_the_widest_part_that_the_model_allows() -> None:
+    chosen = {"qwen3-tiny": "layer", "moonlight-tiny": "attn", "nemotron-h-tiny": "layer"}
+    for name, scope in chosen.items():
+        options = options_of(name, ONE_RANK)
+        asked = replace(options.graphs, graphs="bank")
+        assert replace(options, graphs=asked).graph_scope == scope
+        router = replace(options.graphs, graphs="bank", graph_scope="attn")
+        assert replace(options, graphs=router).graph_scope == "attn"

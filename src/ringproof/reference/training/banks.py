@@ -67,7 +67,7 @@ def graph_banks(
         padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
         for size in sorted(schedule.sizes)
     ]
-    scope = options.graphs.graph_scope
+    scope = options.graph_scope
     with ExitStack() as stack:
 
         def capture() -> tuple[GraphBank, ...]:

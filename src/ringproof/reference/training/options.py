@@ -198,7 +198,11 @@ class GraphOptions:
     graph_backend: str = option(
         "auto", "What captures graphs; tape stands in for a GPU on a CPU.", choices=NAMES
     )
-    graph_scope: str = option("layer", "Part of a layer that is captured.", choices=SCOPES)
+    graph_scope: str = option(
+        "auto",
+        "Part of a layer that is captured; auto is layer, or attn where layers have experts.",
+        choices=("auto", *SCOPES),
+    )
     graph_warmup: int = option(3, "Number of runs before a capture; at least 1 on a GPU.", least=0)
     graph_rows: int = option(
         0, "Number of rows of a pack on a rank. 0 means --max-tokens-per-rank.", least=0
@@ -288,8 +292,15 @@ class TrainOptions:
         most = self.batch.global_batch * vpp * layout.pp
         return self.graphs.graph_slots or microbatches_in_flight(most, pp=layout.pp, vpp=vpp)
 
+    @property
+    def graph_scope(self) -> str:
+        """Part of a layer that a graph captures: what was asked for, or the widest possible."""
+        experts = any(kind.feed_forward == "experts" for kind in self.model.config.layers)
+        widest = "attn" if experts else "layer"
+        return widest if self.graphs.graph_scope == "auto" else self.graphs.graph_scope
+
     def _check_bank(self) -> None:
-        config, scope = self.model.config, self.graphs.graph_scope
+        config, scope = self.model.config, self.graph_scope
         kinds = [kind.feed_forward for kind in config.layers]
         check_scope(kinds, scope, recompute=self.model.recompute)
         if scope == "router" and config.experts is None:
