@@ -169,8 +169,12 @@ def located(
         culprit = search.failed(told.failure)
     reason = "" if culprit else AGREES
     said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
-    errors = None if culprit is None else error_map(search, culprit)
-    return WrongPlace(culprit, reason, given, *said, errors)
+    if culprit is None:
+        return WrongPlace(None, reason, given, *said)
+    comparison.scales.update(loss_scales(comparison, culprit.step))
+    gradients = told.per_token or any(place[0] == culprit.step for place in comparison.scales)
+    others = tuple(search.others(culprit, backward=gradients))
+    return WrongPlace(culprit, "", given, *said, error_map(search, culprit), others=others)
 
 
 def _runs(run: RunTrace, reference: RunTrace, disturbed: RunTrace) -> Runs | str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ringproof.rehearsal.locate.comparing import Compared, Port, ports
-from ringproof.rehearsal.locate.gradients import differences, loss_scales
+from ringproof.rehearsal.locate.gradients import differences
 from ringproof.rehearsal.locate.reading import RankRecord
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, ErrorMap, ModuleErrors
 from ringproof.rehearsal.locate.search import Search, calls_of, stage_of
@@ -23,8 +23,6 @@ OF_PARAMETERS = ("gradient", "reduction", "scale", "optimizer")
 def error_map(search: Search, found: Culprit) -> ErrorMap:
     """Compare all tensors of the step of a culprit."""
     step, runs = found.step, search.comparison.runs
-    if not any(place[0] == step for place in search.comparison.scales):
-        search.comparison.scales.update(loss_scales(search.comparison, step))
     ranks, blocks = defaultdict[tuple[str, str], dict[int, float]](dict), _Blocks()
     order: dict[str, tuple[int, int]] = {}
     for rank, place, port in _ports(search, step):

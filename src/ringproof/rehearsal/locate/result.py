@@ -117,6 +117,7 @@ class WrongPlace:
         left_out: What was not compared, and why, each with the number of tensors.
         errors: How far each module is off in the step of the culprit; ``None`` without a culprit.
         unstable: How two runs of the launch differ, as with a race; empty where they do not.
+        others: What else is wrong in the step of the culprit and does not follow from it.
     """
 
     culprit: Culprit | None
@@ -126,3 +127,4 @@ class WrongPlace:
     left_out: tuple[tuple[str, int], ...] = ()
     errors: ErrorMap | None = None
     unstable: str = ""
+    others: tuple[Culprit, ...] = ()

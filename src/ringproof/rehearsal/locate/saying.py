@@ -46,6 +46,7 @@ def lines(location: WrongPlace) -> Iterator[str]:
     if places(location):
         yield f"computed at {places(location)}"
     yield from evidence(location)
+    yield from others(location)
     yield left_out(location)
 
 
@@ -63,6 +64,14 @@ def evidence(location: WrongPlace) -> Iterator[str]:
     for one in location.culprit.evidence if location.culprit else ():
         verdict = "wrong" if one.wrong else "agrees"
         yield f"{verdict:<6}  {one.error:.2g} (rounding explains {one.tolerance:.2g})  {one.what}"
+
+
+def others(location: WrongPlace) -> Iterator[str]:
+    """Yield a line for each culprit that does not follow from the first one."""
+    for one in location.others:
+        place = replace(location, culprit=one, unstable="")
+        computed = places(place)
+        yield f"independent of it: {sentence(place)}{computed and f'; computed at {computed}'}"
 
 
 def left_out(location: WrongPlace) -> str:

@@ -54,9 +54,9 @@ class Search:
         """Number of tensors that were compared so far."""
         return sum(not isinstance(one, str) for one in self._seen.values())
 
-    def forward(self, step: int) -> Culprit | None:
-        """Return what is wrong first in the forward of a step."""
-        found = [self._first(self._forward_ports(*place)) for place in self.batches(step)]
+    def forward(self, step: int, number: int | None = None) -> Culprit | None:
+        """Return what is wrong first in the forward of a step, or of one of its microbatches."""
+        found = [self._first(self._forward_ports(*place)) for place in self.batches(step, number)]
         return self._culprit([one for one in found if one is not None])
 
     def data(self, step: int) -> Culprit | None:
@@ -108,16 +108,70 @@ class Search:
             (*agreeing, Beside("output", 1.0, 0.0)),
         )  # fmt: skip
 
-    def backward(self, step: int) -> Culprit | None:
+    def backward(self, step: int, number: int | None = None) -> Culprit | None:
         """Return what is wrong first in the backward of a step whose forward agrees."""
-        found = [self._first(self._backward_ports(*place)) for place in self.batches(step)]
+        found = [self._first(self._backward_ports(*place)) for place in self.batches(step, number)]
         return self._culprit([one for one in found if one is not None])
 
-    def batches(self, step: int) -> Iterator[tuple[RankRecord, TracedBatch]]:
-        """Yield the microbatches of a step on all ranks of the run."""
+    def others(self, first: Culprit, *, backward: bool) -> list[Culprit]:
+        """Return what is wrong beside the first culprit and does not follow from it.
+
+        Microbatches of a step do not depend on each other. In the forward of one, a call does not
+        follow from another one if what goes into it agrees on all ranks.
+
+        Args:
+            backward: Whether gradients can be compared.
+        """
+        if first.phase == "data":  # which all modules are given
+            return []
+        found: list[Culprit] = []
+        for number in sorted({batch.microbatch for _, batch in self.batches(first.step)}):
+            own = self.forward(first.step, number)
+            # What is around a culprit is wrong because of it.
+            found += [
+                one
+                for one in (own, *self._sources(first.step, number))
+                if own and one and (one is own or not _is_around(one.module, own.module))
+            ]
+            if own is None and backward:
+                found += filter(None, [self.backward(first.step, number)])
+        named = {(one.phase, one.module): one for one in reversed(found)}
+        named.pop((first.phase, first.module), None)
+        return list(reversed(named.values()))
+
+    def _sources(self, step: int, number: int) -> Iterator[Culprit]:
+        """Yield the innermost calls of a microbatch that make a wrong output of right inputs."""
+        held: dict[CallKey, list[RankRecord]] = {}
+        for rank, batch in self.batches(step, number):
+            for key in calls_of(rank, batch):
+                held.setdefault(key, []).append(rank)
+        wrong = {
+            key: [
+                WrongTensor((stage_of(rank, key[1]), rank.calls[key].left), rank, port, known)
+                for rank in ranks
+                for port in ports(rank, key, "outputs", backward=False)
+                if (known := self.look(rank, port)) is not None and known.wrong
+            ]
+            for key, ranks in held.items()
+            if self._agree([(rank, port) for rank in ranks
+                            for port in ports(rank, key, "inputs", backward=False)])
+        }  # fmt: skip
+        names = {key[3] for key, found in wrong.items() if found}
+        for key, found in wrong.items():
+            if not any(name != key[3] and _is_around(key[3], name) for name in names):
+                yield from filter(None, [self._culprit(found)])
+
+    def _agree(self, given: list[tuple[RankRecord, Port]]) -> bool:
+        found = [self.look(*one) for one in given]
+        return bool(found) and all(one is not None and not one.wrong for one in found)
+
+    def batches(
+        self, step: int, number: int | None = None
+    ) -> Iterator[tuple[RankRecord, TracedBatch]]:
+        """Yield the microbatches of a step, or one of them, on all ranks of the run."""
         for rank in self.comparison.runs.run.ranks:
             for batch in rank.trace.batches:
-                if batch.step == step:
+                if batch.step == step and number in (None, batch.microbatch):
                     yield rank, batch
 
     def _first(
@@ -319,6 +373,10 @@ def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
 def stage_of(rank: RankRecord, chunk: int) -> int:
     """Position of a chunk in the pipeline, over all stages."""
     return chunk * rank.trace.place.sizes[3] + rank.trace.place.pipeline
+
+
+def _is_around(module: str, inner: str) -> bool:
+    return not module or f"{inner}.".startswith(f"{module}.")
 
 
 def _named(port: Port) -> tuple[object, ...]:
