@@ -64,6 +64,27 @@ def groups(asked: dict[str, Any]) -> list[dict[str, Any]]:
     return answers
 
 
+def worlds(asked: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What `groups` finds in worlds of several sizes, which the first of these ranks form in turn.
+
+    Args:
+        asked: ``line``, the ``layouts`` of each number of ranks, and the ``folder`` for the stores
+            by which a world meets. All of these ranks form the largest world.
+    """
+    from megatron.core import parallel_state as state
+
+    found, rank = {}, dist.get_rank()
+    for ranks, layouts in sorted(asked["layouts"].items(), key=lambda world: int(world[0])):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if rank < int(ranks):
+            store = dist.FileStore(f"{asked['folder']}/{ranks}", int(ranks))
+            dist.init_process_group("nccl", store=store, rank=rank, world_size=int(ranks))
+            found[ranks] = groups({"line": asked["line"], "layouts": layouts})
+            state.destroy_model_parallel()  # what a refusal has left
+    return found
+
+
 def looked_up(line: str) -> dict[str, dict[str, Any]]:
     """Description and ranks of every group that this rank can look up, by CP size."""
     from megatron.core import parallel_state as state

@@ -20,6 +20,7 @@ LAYOUTS = {
     "tensor two": {**HYBRID, "tensor_model_parallel_size": 2},
     "switched off": {},
 }
+SIZES = (1, 5, 6, 8, 10, 12)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,15 +31,19 @@ def upstream(request):
 
 
 @pytest.fixture(scope="module")
-def worlds(stage, upstream):
+def worlds(stage, upstream, tmp_path_factory):
     """What each rank of a world can look up, by the number of ranks and the layout."""
-    found = {}
-    for ranks in (8, 6, 10, 12, 1, 5):
-        layouts = LAYOUTS if ranks == 8 else {"hybrid": HYBRID}
-        asked = {"line": "hybrid", "layouts": list(layouts.values())}
-        answers = stage.call(f"{CASES}:groups", ranks, asked, upstream=upstream)
-        found[ranks] = [dict(zip(layouts, answer, strict=True)) for answer in answers]
-    return found
+    layouts = {ranks: LAYOUTS if ranks == 8 else {"hybrid": HYBRID} for ranks in SIZES}
+    asked = {
+        "line": "hybrid",
+        "layouts": {ranks: list(some.values()) for ranks, some in layouts.items()},
+        "folder": str(tmp_path_factory.mktemp("stores")),
+    }
+    answers = stage.call(f"{CASES}:worlds", max(SIZES), asked, upstream=upstream, imported=True)
+    return {
+        ranks: [dict(zip(some, one[str(ranks)], strict=True)) for one in answers[:ranks]]
+        for ranks, some in layouts.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def eight(worlds):
 
 @pytest.fixture(scope="module")
 def loaded(stage, upstream):
-    return stage.call(f"{CASES}:loaded", 1, upstream=upstream)[0]
+    return stage.call(f"{CASES}:loaded", 1, upstream=upstream, imported=True)[0]
 
 
 def aligned_groups(domain, rank):
@@ -163,7 +168,8 @@ def test_the_wrapper_is_no_rerun_iterator(loaded):
 @pytest.fixture(scope="module")
 def ask(stage, upstream_of):
     def call(name, key, argument=None, ranks=1):
-        return stage.call(f"{CASES}:{name}", ranks, argument, upstream=upstream_of(key))
+        call = (f"{CASES}:{name}", ranks, argument)
+        return stage.call(*call, upstream=upstream_of(key), imported=True)
 
     return call
 

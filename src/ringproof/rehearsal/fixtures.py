@@ -167,17 +167,20 @@ class SessionServers:
         upstream: Upstream | None = None,
         dtype: str = "float64",
         faults: tuple[str, ...] = (),
+        imported: bool = False,
     ) -> list[Any]:
         """Call ``module:function`` with a JSON value in every rank; return the values by rank.
 
         Args:
             faults: Planted defects; see `Program`.
+            imported: Whether ranks are forked with what makes Megatron's groups imported.
 
         Raises:
             RanksFailed: A rank raised, died or hung.
         """
         program = calling(upstream or self.upstream(), function, argument, ranks, dtype=dtype)
-        outcome = self.run(replace(program, faults=faults), preload="")
+        program = replace(program, faults=faults)
+        outcome = self.run(program, preload=program.script if imported else "")
         _check_end(outcome)
         return [report.results for report in outcome.ranks]
 

@@ -1,7 +1,8 @@
 """A script that calls one function of ours in every rank, with groups up, and hands its value over.
 
 Its command line is ``MODULE:FUNCTION JSON``; the function is called with the JSON value as its only
-argument and returns what JSON can hold.
+argument and returns what JSON can hold. Where it is only preloaded, it imports what makes
+Megatron's groups, so that each rank has it when it is forked.
 """
 
 from __future__ import annotations
@@ -59,3 +60,5 @@ def known_options(script: str) -> list[str] | None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__ringproof_preload__":  # `bootstrap.PRELOADED`
+    importlib.import_module("megatron.core.process_groups_config")
