@@ -63,7 +63,8 @@ def refusals(helper: Any) -> dict[str, str]:
     from megatron.core import parallel_state
 
     layer = helper.flattened_callables[0]
-    sizes = sorted(layer.cuda_graphs_by_dynamic_cp_size)
+    # A key that is not a size is seen among the entries.
+    sizes = sorted(size for size in layer.cuda_graphs_by_dynamic_cp_size if size > 0)
     groups = parallel_state.get_dynamic_data_context_parallel_groups
     full = groups(group_size=sizes[-1])
     twin = twin_of(full)

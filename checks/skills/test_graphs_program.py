@@ -15,7 +15,7 @@ import pytest
 
 from checks.rehearsal.test_graphs_training import BANK, DYNAMIC, GRAPHS, MODEL, PACKED, ROPE, SCRIPT
 from checks.skills.commands import rehearsed
-from checks.skills.shared import REPOSITORY, blocks
+from checks.skills.shared import REPOSITORY, blocks, spec_of
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.runs.outcome import Outcome
@@ -260,10 +260,9 @@ def test_the_program_refuses(stage, graph_line, more, environment, words):
     assert words in said
 
 
-def test_a_released_engine_stops_the_start(stage, graph_line):
+def test_a_released_engine_stops_the_start(stage, card):
     """Before the first step: the helper asks for a function of pull request 3353."""
-    megatron = f"NVIDIA/Megatron-LM@{graph_line(BANKS[0]).megatron_name.rpartition('=')[2]}"
-    run = launch(stage, stage.upstream(megatron), 2)
+    run = launch(stage, stage.upstream(spec_of(card, BANKS[0])), 2)
     assert "cannot import name 'set_cp_p2p_transport_group'" in message(run)
     assert not run.losses
 
