@@ -185,9 +185,10 @@ def test_dev_pads_to_the_domain(ask):
 @pytest.mark.parametrize("key", [*LATER, MAIN, RELEASE])
 def test_main_and_the_release_pad_to_the_static_size(ask, key):
     """Eight ranks cannot cut these rows in zigzag order, which takes multiples of 16."""
-    ((found,),) = ask("padded_lengths", key, [(2, 4, 1)])
+    ((found, alone),) = ask("padded_lengths", key, [(2, 4, 1), (1, 8, 1)])
     assert found == [8, 12]
     assert any(length % 16 for length in found)
+    assert alone == [5, 9], "with a static size of 1 it does not pad"
 
 
 def test_dev_shifts_inside_padded_sequences(ask):
