@@ -52,7 +52,7 @@ ELSEWHERE = {
     "ringproof prove": "is `make prove`",
     "ringproof doctor train.sh": "`checks/doctor` rehearses a launch",
     "ringproof rehearse": "`checks/skills` rehearses the launches of the skills",
-    "ringproof fences": "names a commit of the reader's; `checks/fences` runs it",
+    "ringproof fences": "names a checkout of the reader's; `checks/fences` runs it",
 }
 """What this test leaves out, by the beginning of the command, and why. The commands of the README's
 other blocks, `make prove` and `make test`, are those of `.ci/run`."""
@@ -92,10 +92,9 @@ def test_what_is_left_out_is_on_the_pages() -> None:
 def place(tmp_path: Path, pytestconfig: pytest.Config) -> Path:
     """The folder in which the commands run."""
     folder = tmp_path / "here"
-    (folder / "path" / "to").mkdir(parents=True)
+    folder.mkdir()
     for name in ("skills", "cards", "evidence"):
         shutil.copytree(ROOT / name, folder / name)
-        shutil.copytree(ROOT / name, folder / "path" / "to" / name)
     (folder / "train.sh").write_text(LAUNCH, encoding="utf-8")
     log = str(folder / "run.log")
     parity = "parity attention --comm a2a+p2p --hcp 2,2 --ranks 4 --rank-log"

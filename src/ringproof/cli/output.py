@@ -79,7 +79,7 @@ def write_result(
         write_json(value, destination)
     if destination != "-":
         HarmlessConsole().say(lines, good=good)
-    if good is False:
+    if good is not None and not good:
         raise typer.Exit(1)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.cli.options import command_of, integers
-from ringproof.cli.output import write_result
+from ringproof.cli.output import told_to_wait, write_result
 from ringproof.cli.ranks import RankOptions, check_launched, log_lines
 from ringproof.cluster import Cluster, RankContext, launched_world, run_launched
 from ringproof.errors import InputError
@@ -163,7 +163,9 @@ def attention(options: AttentionCommand) -> None:
     check_launched(world, case.world, "--ranks", "leave it out")
     if world is None and not options.start.force:
         parity_estimate(case).check(Machine.here())
-    result = _measure(case, world, options)
+    what = f"CP attention on {case.world} ranks"
+    with told_to_wait(what) if world is None else contextlib.nullcontext():
+        result = _measure(case, world, options)
     if world is None or world[0] == 0:
         write_result(result, _summary(result), options.start.json_path, good=result["pass"])
     elif not result["pass"]:
