@@ -152,17 +152,20 @@ def _texts() -> Mapping[str, Kind]:
     return {
         "script": Kind(
             _read("examples/*.sh", "checks/**/*.sh"), "x.sh",
-            (("doctor", "x.sh"), ("rehearse", "--upstream", "dir:folder", "x.sh"),
+            (("doctor", "--quick", "x.sh"), ("rehearse", "--upstream", "dir:folder", "x.sh"),
              ("fit", "--upstream", "dir:folder", "x.sh")),
         ),
-        "yaml": Kind((YAML, *_read("checks/**/*.yaml")), "x.yaml", (("doctor", "x.yaml"),)),
+        "yaml": Kind((YAML, *_read("checks/**/*.yaml")), "x.yaml",
+                     (("doctor", "--quick", "x.yaml"),)),
         "json": Kind(
             (JSON, *_read("checks/**/*.json")), "x_0",
-            (("logs", "diagnose", "x_0"), ("doctor", "x_0"), ("train", "--lengths", "x_0")),
+            (("logs", "diagnose", "x_0"), ("doctor", "--quick", "x_0"),
+             ("train", "--lengths", "x_0")),
         ),
         "log": Kind(
             _read("checks/logs/reports/*.log"), "x.log",
-            (("logs", "groups", "x.log"), ("logs", "diagnose", "x.log"), ("doctor", "x.log"),
+            (("logs", "groups", "x.log"), ("logs", "diagnose", "x.log"),
+             ("doctor", "--quick", "x.log"),
              ("logs", "parity", "x.log", "x.log")),
         ),
         "wheel": Kind(

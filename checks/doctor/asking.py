@@ -10,14 +10,13 @@ import argparse
 import contextlib
 import importlib
 import io
-import os
-import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # which a rehearsal sets
+from ringproof.rehearsal.rank.arguments import check
+
 SHORT = 600  # characters of a message that are kept
 
 
@@ -37,7 +36,7 @@ def answers(launches: list[dict[str, Any]]) -> list[str | None]:
         return built[0]
 
     with mock.patch.object(arguments, "add_megatron_arguments", once):
-        return [_answer(arguments, launch) for launch in launches]
+        return [_answer(launch) for launch in launches]
 
 
 def option_names(_: object) -> list[str]:
@@ -60,25 +59,16 @@ def bytes_of_mask(length: int) -> dict[str, int]:
     return {"kept": held(kept=True), "left out": held(kept=False)}
 
 
-def _answer(arguments: Any, launch: Mapping[str, Any]) -> str | None:
+def _answer(launch: Mapping[str, Any]) -> str | None:
     printed = io.StringIO()
-    environment = {name: value for name, value in os.environ.items() if name != CONNECTIONS}
-    environment |= {"WORLD_SIZE": str(launch["world"]), "RANK": "0", "LOCAL_RANK": "0"}
-    environment |= launch.get("environment", {})
-    gpu = {"get_device_arch_version": lambda: 10} if launch.get("blackwell") else {}
     with (
-        mock.patch.dict(os.environ, environment, clear=True),
-        mock.patch.object(sys, "argv", ["pretrain_gpt.py", *launch["arguments"]]),
-        mock.patch.multiple(arguments, **gpu) if gpu else contextlib.nullcontext(),
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
         try:
-            args = arguments.parse_args()
-            arguments.validate_args(args, {})
-            arguments.core_transformer_config_from_args(args)
+            check(launch, more=False)
         except SystemExit:
             lines = printed.getvalue().strip().splitlines()
             return (lines or [""])[-1][:SHORT]

@@ -125,6 +125,36 @@ def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
     assert commands._asked(examine(bridge, stack), options) is None
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_newest_release_is_asked_where_the_cache_has_it(monkeypatch, there):
+    commands = import_module("ringproof.cli.doctor")
+    opened, calls = [], []
+
+    def open_tree(spec, **given):
+        opened.append((spec, given["offline"]))
+        if not there:
+            raise InputError("--upstream", "is not in the cache")
+
+    def checked_with(examination, options, limit=None):
+        calls.append((examination.stack.name, limit))
+        return checked.Checked("x", True)
+
+    monkeypatch.setattr(commands, "open_tree", open_tree)
+    monkeypatch.setattr(commands, "require_packages", lambda *_: None)
+    monkeypatch.setattr(commands, "_checked", checked_with)
+    monkeypatch.setattr(commands, "load_cards", lambda _: cards())
+    options = commands.DoctorCommand(words=("x",))
+    stacks = {name: stack_at(name) for name in ("main", "r0.19", "dev")}
+    newest = options.newest_of(stacks)
+    answer = commands._asked(examine(of_launch(LAUNCH), stacks[newest]), options)
+    assert opened == [(upstream_of("r0.19", cards()), True)], "nothing is downloaded"
+    assert calls == ([("r0.19", checked.QUICK_SECONDS)] if there else [])
+    assert answer.accepted is (True if there else None)
+    assert bool(answer.why_not) is not there
+    quick = commands.DoctorCommand(words=("x",), quick=True)
+    assert commands._asked(examine(of_launch(LAUNCH), stacks[newest]), quick) is None
+
+
 def options_of(words):
     names = {"--upstream": "upstream", "--line": "line", "--quick": "quick"}
     given = {names[word]: True for word in words if word == "--quick"}
@@ -211,22 +241,29 @@ def test_a_script_of_the_current_folder_is_not_run(monkeypatch, tmp_path):
 CONNECTIONS = replace(LAUNCH, arguments=(*LAUNCH.arguments, "--context-parallel-size", "2"))
 
 
-@pytest.mark.parametrize(
-    ("accepted", "altered", "kept"),
-    [
-        (True, (), False),
-        (True, ("context_parallel_size",), True),
-        (False, (), True),
-        (None, (), True),
-    ],
-)
-def test_upstreams_own_checks_speak_in_the_place_of_rules(accepted, altered, kept):
+@pytest.mark.parametrize(("accepted", "kept"), [(True, False), (False, True), (None, True)])
+def test_upstreams_own_checks_speak_in_the_place_of_rules(accepted, kept):
     examined = examine(of_launch(CONNECTIONS), stack_at("main"))
     refused = [one for one in examined.findings if one.effect is Effect.REFUSED]
     assert "launch/device-connections" in {one.rule.statement for one in refused}
-    answer = checked.Checked("x", accepted, altered=frozenset(altered))
-    left = {one.rule.statement for one in checked.settled(examined, answer).findings}
-    assert ("launch/device-connections" in left) is kept
+    left = checked.settled(examined, checked.Checked("x", accepted)).findings
+    assert ("launch/device-connections" in {one.rule.statement for one in left}) is kept
+
+
+def test_checks_that_accepted_a_launch_count_where_the_model_takes_too_long(monkeypatch):
+    fitting = pytest.importorskip("ringproof.rehearsal.fit.fitting", reason="needs torch")
+
+    def end(request, progress):
+        assert request.checks
+        progress(fitting.CHECKED, "")
+        raise fitting.Refused(Failure("timeout", 0, "not finished after 10 s"))
+
+    monkeypatch.setattr(fitting, "fit", end)
+    given = {"cache": Path(), "folder": Path(), "offline": True, "progress": lambda *_: None}
+    answer = checked.ask(LAUNCH, "here", None, **given, limit=10.0)
+    assert answer.accepted
+    told = "".join(checked.lines(answer, examine(of_launch(LAUNCH), stack_at("main"))))
+    assert "its checks accept this; no step was run: they take longer than 10 s" in told
 
 
 def test_a_message_that_a_finding_names_is_not_repeated():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from ringproof.cli.rehearse import assignment, brief, rank_progress, require_pac
 from ringproof.doctor import checked, rehearsed, validated
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import (
+    RELEASES,
     Stack,
     known_stacks,
     load_cards,
+    release_of,
     stack_named,
     stack_of,
     upstream_of,
@@ -47,10 +49,12 @@ from ringproof.launch.reading import Launch
 from ringproof.options import option
 from ringproof.stack.pairs import core_of
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON, Product, find_products
+from ringproof.upstream.sources import open_tree
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
 
 REHEARSED_STEPS = 2
+NOT_CACHED = "the cache has no release of this line, or torch is missing; name one with --line"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,11 @@ class DoctorCommand(SourceOptions):
             remedy = "save what --fix prints, and rehearse that"
             raise InputError("--rehearse", f"--rehearse does not go with --fix; {remedy}")
 
+    def newest_of(self, lines: Iterable[str]) -> str:
+        """Return the line whose code is run: the newest release among several."""
+        names = list(lines)
+        return RELEASES[-1] if RELEASES[-1] in names else names[0]
+
     def products(self) -> Sequence[tuple[str, Product]]:
         """Return the products that were given or, without any, those installed here."""
         return find_products(self.upstream, **self.source)
@@ -118,8 +127,9 @@ def doctor(options: DoctorCommand) -> None:
 
     The configuration is read, and no script of yours is executed. The rules of the skills are
     applied to it as they hold on the line of upstream that will run: what is refused, fails later,
-    trains wrong or has no effect, with the remedy. With --upstream or --line, its own program
-    is run on a launch of Megatron-LM as well.
+    trains wrong or has no effect, with the remedy. Upstream's own checks and its own program are
+    run on a launch of Megatron-LM as well: those that --upstream or --line names, or of the newest
+    release that the skills know, where the cache has it.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
@@ -135,7 +145,7 @@ def doctor(options: DoctorCommand) -> None:
     examined = {
         name: with_checked_remedies(examine(settings, stack)) for name, stack in stacks.items()
     }
-    first = next(iter(examined))
+    first = options.newest_of(examined)
     ran = _rehearsed(examined[first], options) if options.rehearse else None
     asked = _asked(examined[first], options)
     if asked is not None:
@@ -153,18 +163,18 @@ def doctor(options: DoctorCommand) -> None:
     elif options.json_path != "-":
         said = [
             *(table(examined) if len(pairs) > 1 else lines(*pairs[0])),
-            *(() if asked is None else checked.lines(asked, pairs[0][0])),
+            *(() if asked is None else checked.lines(asked, examined[first])),
             *(() if ran is None else rehearsed.lines(ran)),
         ]
-        if asked is not None and asked.accepted is False:
+        if len(pairs) == 1 and asked is not None and asked.accepted is False:
             said[0] += "; upstream's own program refuses it"
         HarmlessConsole().say(said, good=_good(examined, asked, ran))
-    if asked is not None and asked.accepted is False:
-        raise typer.Exit(1)
-    final = [after if wanted else before for before, after in pairs]
-    if all(one.not_examined for one in examined.values()):
+    final = {name: pair[bool(wanted)].bad for name, pair in zip(examined, pairs, strict=True)}
+    refused = asked is not None and asked.accepted is False
+    final[first] |= refused
+    if not refused and all(one.not_examined for one in examined.values()):
         raise typer.Exit(2)
-    if all(one.bad for one in final) or (ran is not None and not ran.good):
+    if all(final.values()) or (ran is not None and not ran.good):
         raise typer.Exit(1)
 
 
@@ -193,18 +203,31 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
     """
     if options.checks:
         return _checked(examination, options)
-    named = options.upstream or options.line
-    left = options.quick or options.rehearse or options.fix or not named
+    left = options.quick or options.rehearse or options.fix or options.to
     settings = examination.settings
     known = settings.script if settings.program == "megatron" else settings.program == "bridge"
     if left or not known:
         return None
     try:
-        if settings.program == "bridge" and BRIDGE not in _given(options):
+        given = _given(options, examination.stack)
+        if settings.program == "bridge" and BRIDGE not in given:
             return None
+        if not (options.upstream or options.line) and not _cached(given, options):
+            return checked.Checked("", None, why_not=NOT_CACHED)
         return _checked(examination, options, checked.QUICK_SECONDS)
     except InputError as error:
         return checked.Checked("", None, why_not=str(error))
+
+
+def _cached(given: Mapping[str, str], options: DoctorCommand) -> bool:
+    """Whether the cache has some upstreams, and packages are here that run them."""
+    try:
+        require_packages("doctor")
+        for spec in given.values():
+            open_tree(spec, cache=options.downloads, offline=True)
+    except InputError:
+        return False
+    return bool(given)
 
 
 def _asked_again(
@@ -217,11 +240,12 @@ def _asked_again(
     return _checked(examine(settings, after.stack), options)
 
 
-def _given(options: DoctorCommand) -> dict[str, str]:
-    """Return what was named of each product; of a line, its code."""
-    if options.line:
-        return {MEGATRON: upstream_of(options.line, load_cards(options.folder))}
-    return {product.repo: name for name, product in options.products()}
+def _given(options: DoctorCommand, stack: Stack) -> dict[str, str]:
+    """Return what was named of each product; of a line, and where nothing was, its code."""
+    if options.upstream:
+        return {product.repo: name for name, product in options.products()}
+    line = options.line or release_of(stack)
+    return {MEGATRON: upstream_of(line, load_cards(options.folder))} if line else {}
 
 
 def _checked(
@@ -235,7 +259,7 @@ def _checked(
     Raises:
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
     """
-    given = _given(options)
+    given = _given(options, examination.stack)
     if examination.settings.program == "bridge" and BRIDGE in given:
         return _validated(examination.settings, given, options, limit)
     launch = checked.launch_to_check(examination)
@@ -244,7 +268,7 @@ def _checked(
     require_packages("doctor --checks")
     return _from_cache(options, lambda offline, folder, progress: checked.ask(
         launch, given[MEGATRON], given.get(ENGINE), cache=options.downloads, folder=folder,
-        offline=offline, limit=limit, progress=progress,
+        offline=offline, limit=limit, progress=progress, blackwell=examination.facts.blackwell,
     ))  # fmt: skip
 
 

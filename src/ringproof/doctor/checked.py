@@ -1,7 +1,7 @@
 """What upstream itself says about a launch: its own program, run at full size on this CPU.
 
-Parser, argument checks, configuration classes and the model's construction are upstream's own code.
-Large tensors have no content, as for ``ringproof fit``.
+Its parser, its argument checks and its configuration classes judge the launch as it is. Then the
+model is built and trained for two steps; large tensors have no content, as for ``ringproof fit``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.rehearsed import launch_of, says_it
 from ringproof.doctor.rule import Effect
-from ringproof.doctor.settings import Noting
 from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.options import PROGRAMS
@@ -26,6 +25,8 @@ SECONDS = 120.0
 """Longest time of the two steps, where ``--checks`` asks for them."""
 QUICK_SECONDS = 10.0
 """Longest time of everything, where nothing asks for it."""
+VOCABULARY = 131_072
+"""Entries of a vocabulary that is in files, which no check depends on."""
 MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
 """Messages about a package that this machine lacks; they do not count as a refusal."""
 
@@ -40,8 +41,8 @@ class Checked:
         message: What it raised.
         place: File and line of upstream.
         symbol: What no stand-in implements; empty where that is not why it ended.
-        why_not: Why it was not run, or not to its end; empty where it was.
-        altered: Settings that were other ones when it ran, such as those about data.
+        why_not: Why it was not run, or not to its end; empty where it was. Where it is
+            accepted nevertheless, only its parser and its checks ran.
         changed: What became of it with the changes that doctor proposes, where it was asked again.
     """
 
@@ -51,7 +52,6 @@ class Checked:
     place: str = ""
     symbol: str = ""
     why_not: str = ""
-    altered: frozenset[str] = frozenset()
     changed: Checked | None = None
 
     def known(self, examination: Examination) -> BrokenRule | None:
@@ -61,23 +61,11 @@ class Checked:
 
 
 def settled(examination: Examination, checked: Checked) -> Examination:
-    """Leave out what our rules say is refused, where upstream's own checks ran and accepted it.
-
-    A rule keeps its word where it looks at a setting that was another one in that run.
-    """
+    """Leave out what our rules say is refused, where upstream's own checks ran and accepted it."""
     if not checked.accepted or examination.settings.program != "megatron":
         return examination
-    found = tuple(one for one in examination.findings
-                  if one.effect is not Effect.REFUSED or _decides(one, examination, checked.altered)
-                  )  # fmt: skip
+    found = tuple(one for one in examination.findings if one.effect is not Effect.REFUSED)
     return replace(examination, findings=found)
-
-
-def _decides(finding: BrokenRule, examination: Examination, altered: frozenset[str]) -> bool:
-    """Whether a rule looks at one of some settings, given or not."""
-    noted = Noting(examination.settings.values)
-    finding.rule.broken(replace(examination.facts, values=noted))
-    return not altered.isdisjoint(noted.asked)
 
 
 def launch_to_check(examination: Examination) -> Launch:
@@ -100,8 +88,9 @@ def launch_to_check(examination: Examination) -> Launch:
 def ask(
     launch: Launch, megatron: str, engine: str | None, *, cache: Path, folder: Path,
     offline: bool, progress: Callable[[str, str], None], limit: float | None = None,
+    blackwell: bool = False,
 ) -> Checked:  # fmt: skip
-    """Run upstream's program as rank 0 of the launch, for two steps.
+    """Let upstream's checks judge the launch as it is, and run two steps as its rank 0.
 
     Args:
         megatron: Megatron-LM, as a rehearsal takes it.
@@ -112,25 +101,35 @@ def ask(
     Raises:
         InputError: The launch cannot be run at full size, or upstream not be opened.
     """
-    from ringproof.rehearsal.fit.fitting import FitRequest, Refused, fit
+    from ringproof.rehearsal.fit.fitting import CHECKED, FitRequest, Refused, fit
 
+    passed: list[str] = []
+
+    def note(phase: str, line: str) -> None:
+        passed.extend([megatron] if phase == CHECKED else [])
+        progress(phase, line)
+
+    sized = Flags(launch.arguments).has("--vocab-size")
     request = FitRequest(
         launch=launch, megatron=megatron, engine=engine, folder=folder, cache=cache, ranks=(0,),
-        timeout=SECONDS, limit=limit, offline=offline, own_script=False,
+        timeout=SECONDS, limit=limit, offline=offline, own_script=False, checks=True,
+        blackwell=blackwell, vocabulary=None if sized else VOCABULARY,
     )  # fmt: skip
     try:
-        result = fit(request, progress)
+        return Checked(fit(request, note).megatron, True)
     except Refused as refused:
         failure = refused.failure
         if failure.kind == "timeout" and limit is not None:
             why = f"they take longer than {limit:g} s here; --checks waits for them"
-            return Checked(megatron, None, why_not=why)
+            return Checked(megatron, True if passed else None, why_not=why)
         unsure = failure.symbol or failure.kind != "raised" or MISSING.search(failure.message)
         return Checked(
             megatron, None if unsure else False, failure.message, failure.place, failure.symbol
         )
-    altered = {change.what.lstrip("-").replace("-", "_") for change in result.program.changes}
-    return Checked(result.megatron, True, altered=frozenset(altered))
+    except InputError as error:
+        if not passed:
+            raise
+        return Checked(megatron, True, why_not=str(error))
 
 
 def lines(checked: Checked, examination: Examination) -> Iterator[str]:
@@ -143,12 +142,14 @@ def lines(checked: Checked, examination: Examination) -> Iterator[str]:
 
 
 def _lines(checked: Checked, known: BrokenRule | None) -> Iterator[str]:
-    if checked.why_not:
+    if checked.why_not and not checked.accepted:
         yield f"upstream's own checks were not run: {checked.why_not}"
         return
     ran = f"upstream's own program at full size, without a GPU ({checked.upstream}):"
     where = f" (at {checked.place})" if checked.place else ""
-    if checked.accepted:
+    if checked.why_not:
+        yield f"{ran} its parser and its checks accept this; no step was run: {checked.why_not}"
+    elif checked.accepted:
         yield f"{ran} its parser, its checks and its model accept this; two steps ran"
     elif known is not None:
         yield f"{ran} refused, as {known.rule.statement} says{where}"

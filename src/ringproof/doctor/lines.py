@@ -142,6 +142,12 @@ def upstream_of(name: str, cards: Mapping[str, Card]) -> str:
     return f"fetched:{MEGATRON}@{commit}"
 
 
+def release_of(stack: Stack) -> str:
+    """Return the line that is a release of the version of a stack; empty if none is."""
+    version = stack.versions.get(MEGATRON, "")
+    return next((name for name in RELEASES if VERSIONS[name] == version), "")
+
+
 def with_stored_options(stack: Stack) -> Stack:
     """Return a stack that knows the options of its line, where it has no parser at hand.
 
@@ -149,7 +155,5 @@ def with_stored_options(stack: Stack) -> Stack:
     """
     if stack.options:
         return stack
-    version = stack.versions.get(MEGATRON, "")
-    released = (name for name in RELEASES if VERSIONS[name] == version)
-    line = stack.name if stored_options(stack.name) else next(released, "")
+    line = stack.name if stored_options(stack.name) else release_of(stack)
     return replace(stack, options=stored_options(line) if line else frozenset())

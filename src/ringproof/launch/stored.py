@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 
 from ringproof.tables import read_table
 
 FILE = "options.toml"
+WIDTH = 100
 
 
 def stored_options(line: str) -> frozenset[str]:
@@ -38,5 +40,6 @@ def table(known: Mapping[str, Iterable[str]]) -> str:
     text = ["# Written by checks/doctor/store_options.py."]
     for lines, names in groups.items():
         quoted = ", ".join(f'"{line}"' for line in lines)
-        text += ["", "[[options]]", f"lines = [{quoted}]", 'names = """', *names, '"""']
+        wrapped = textwrap.wrap(" ".join(names), WIDTH, break_on_hyphens=False)
+        text += ["", "[[options]]", f"lines = [{quoted}]", 'names = """', *wrapped, '"""']
     return "\n".join(text) + "\n"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
@@ -19,11 +20,13 @@ from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.protocol.program import ROUTINGS, FullSize, Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, OPTIONS_SECONDS, find_script
-from ringproof.rehearsal.runs.outcome import UpstreamFails
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
 
 Progress = Callable[[str, str], None]
+CHECKED = "checked"
+"""Phase of the progress that says that upstream's checks accept the launch."""
 DTYPE = "float16"  # upstream's own choice of attention, see `engine.install`
 
 
@@ -41,6 +44,8 @@ class FitRequest:
         timeout: Longest time of one rank, in seconds.
         limit: Longest time of everything, in seconds; ``None`` for no limit.
         own_script: Whether the launch may name a script that is not upstream's.
+        checks: Whether upstream's parser and its checks judge the launch first, as it is.
+        blackwell: Whether its GPUs are Blackwell, for these checks.
     """
 
     launch: Launch
@@ -56,6 +61,8 @@ class FitRequest:
     limit: float | None = None
     offline: bool = False
     own_script: bool = True
+    checks: bool = False
+    blackwell: bool = False
 
 
 class Refused(InputError):
@@ -101,6 +108,8 @@ def fit(request: FitRequest, progress: Progress) -> Fit:
         Refused: Upstream refuses the launch.
     """
     with Fitting(request, progress) as fitting:
+        if request.checks:
+            fitting.check(request.launch)
         return fitting.fit(fitting.prepare(request.launch))
 
 
@@ -160,6 +169,21 @@ class Fitting:
         if request.routing != ROUTINGS[0]:
             check_crowded(roles, program.layout, Flags(program.arguments))
         return Prepared(launch, program, roles)
+
+    def check(self, launch: Launch) -> None:
+        """Let upstream's parser, argument checks and configuration classes judge a launch.
+
+        Raises:
+            Refused: They refuse it, or upstream cannot be imported.
+        """
+        request, function = self._request, "ringproof.rehearsal.rank.arguments:check"
+        asked = {"arguments": launch.arguments, "world": launch.ranks,
+                 "environment": dict(launch.environment),
+                 "blackwell": request.blackwell}  # fmt: skip
+        outcome = self._called(function, asked, "checks", request.timeout)
+        if outcome.failure is not None:
+            raise Refused(outcome.failure)
+        self._progress(CHECKED, "upstream's parser and its checks accept the launch")
 
     def fit(self, prepared: Prepared) -> Fit:
         """Measure a launch; see the function `fit`."""
@@ -226,23 +250,26 @@ class Fitting:
         left = seconds if self._ends is None else self._ends - time.monotonic()
         return max(min(seconds, left), 0.0)
 
+    def _called(self, function: str, argument: Any, name: str, seconds: float) -> Outcome:
+        """Call ``module:function`` where upstream can be imported."""
+        program = replace(calling(self._upstream, function, argument, dtype=DTYPE),
+                          full_size=FullSize())  # fmt: skip
+        try:
+            return self._servers.run(
+                program, self._script, self._request.folder / name,
+                limit_seconds=self._left(seconds),
+            )  # fmt: skip
+        except UpstreamFails as failed:
+            raise Refused(failed.failure) from failed
+
     def _options(self) -> frozenset[str]:
         """Return the option names that the script's own parser knows."""
         if self._known is None:
             upstream = self._upstream
             self._progress("import", f"{upstream.megatron_name} and Transformer Engine")
             function = "ringproof.rehearsal.rank.calling:known_options"
-            program = calling(
-                upstream, function, str(upstream.program(self._script) or self._script), dtype=DTYPE
-            )
-            folder = self._request.folder / "options"
-            try:
-                outcome = self._servers.run(
-                    replace(program, full_size=FullSize()), self._script, folder,
-                    limit_seconds=self._left(OPTIONS_SECONDS),
-                )  # fmt: skip
-            except UpstreamFails as failed:
-                raise Refused(failed.failure) from failed
+            script = str(upstream.program(self._script) or self._script)
+            outcome = self._called(function, script, "options", OPTIONS_SECONDS)
             if outcome.failure is not None and outcome.failure.kind == "timeout":
                 raise Refused(outcome.failure)
             names = outcome.ranks[0].results if outcome.ranks else None
