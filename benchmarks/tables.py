@@ -353,6 +353,27 @@ def _framework_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
     )
 
 
+def degrees_table(record: Record) -> str:
+    """What each type of CP communication costs on the same launch."""
+    rows, layers = record["rows"], record["layers"]
+    least = rows["p2p"]["peak"]
+
+    def cells(entry: tuple[str, Record]) -> tuple[str, ...]:
+        name, row = entry
+        more = (row["peak"] - least) / layers / (1 << 20)
+        sent = (f"{row[one] / 1e9:.1f}" for one in ("exchanged", "other"))
+        return f"`{name}`", f"{row['peak'] / 1e9:.2f}", f"{more:+.1f}", *sent
+
+    head = (
+        "type",
+        "peak, GB",
+        "against `p2p`, MiB a layer",
+        "given to all-to-alls, GB",
+        "to others, GB",
+    )
+    return _table(head, map(cells, rows.items()))
+
+
 def theory_table(record: Record) -> str:
     """How far formulas are off on the recorded launches."""
     names = {
@@ -424,6 +445,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
+        "degrees": ("fit.md", "rehearsal/results/degrees.json", degrees_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
         "frameworks": ("rehearsal-verl.md", "rehearsal/results/frameworks.json", frameworks_table),
         "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
