@@ -53,7 +53,7 @@ def test_a_file_that_makes_a_command_fail_is_shown(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(command, "app", reads)
     (problem,) = fuzz_files.fuzz(1, seed=0, only="yaml")
-    assert problem.startswith("yaml ['doctor', 'x.yaml']: exit code 3")
+    assert problem.startswith("yaml ['doctor', '--quick', 'x.yaml']: exit code 3")
 
 
 @pytest.mark.slow
