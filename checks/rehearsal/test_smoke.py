@@ -147,6 +147,20 @@ def test_bad_input_is_refused(checkout, words, said) -> None:
     assert code == 2 and said in text and "\n" not in text
 
 
+def test_with_traces_a_third_program_runs_with_disturbed_weights(
+    checkout: Path, tmp_path: Path
+) -> None:
+    code, text = smoke(checkout, "--dry-run", "--trace", str(tmp_path / "traces"))
+    found = [Flags(tuple(shlex.split(line))) for line in text.splitlines()]
+    folders = [str(tmp_path / "traces" / name) for name in ("on", "off", "disturbed")]
+    assert code == 0 and [flags.one("--trace") for flags in found] == folders
+    assert [flags.has("--disturbed") for flags in found] == [False, False, True]
+    assert not any(flags.has("--engine") for flags in found), "nothing stands in for a GPU"
+    job = script(checkout, tmp_path, "--trace", str(tmp_path / "traces"))
+    assert job.count("srun ") == 3
+    assert f"--trace {tmp_path / 'traces'}" in job.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("feature", "option", "remedy"),
     [
@@ -491,6 +505,9 @@ def test_logs_of_a_good_run_pass(checkout: Path, logs: Path, tmp_path: Path) -> 
     assert [one["verdict"] for one in record["programs"]] == ["hierarchical", "flat"]
     assert [one["within"] for one in record["losses"]] == [True, True]
     assert str(tmp_path) not in path.read_text(), "no folder of this machine in a record"
+    code, text = judged(checkout, logs, "--trace", str(tmp_path / "it's"))
+    a, b = (str(tmp_path / "it's" / name) for name in ("on", "off"))
+    assert f"compare: ringproof trace compare {shlex.join((a, b))}\n" in text
 
 
 def test_a_record_names_the_commit_of_a_checkout(checkout: Path, logs: Path, tmp_path) -> None:

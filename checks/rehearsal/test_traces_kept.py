@@ -130,6 +130,8 @@ RANK = "trace-0.json"
         (change(RANK, shape([-1, 4])), "a tensor is of no possible shape"),
         (change(RANK, shape([1] * 99)), "a tensor is of no possible shape"),
         (change(RANK, shape([1 << 60, 1 << 60])), "a tensor is cut off"),
+        (change(RANK, shape([2], every=0)), "a tensor is of rows that it cannot have"),
+        (change(RANK, shape([1 << 30], every=1 << 29)), "a tensor is of rows that it cannot have"),
         (change(RANK, shape([2], dtype="|O8")), "a tensor is of type '|O8'"),
         (change(RANK, first("calls", parent=3)), "call 0 names a tensor or a call that is not"),
         (change(RANK, first("calls", inputs={"x": 99})), "call 0 names a tensor or a call"),

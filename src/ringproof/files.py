@@ -89,6 +89,17 @@ def make_folder(folder: Path, *, field: str) -> None:
         raise InputError(field, sentence) from error
 
 
+def make_new_folder(folder: Path, *, field: str) -> None:
+    """Create a folder as `make_folder` does.
+
+    Raises:
+        InputError: It cannot be created, or there is something in it.
+    """
+    make_folder(folder, field=field)
+    if any(folder.iterdir()):
+        raise InputError(field, f"{shown(folder)} is not empty; name a new folder")
+
+
 @contextlib.contextmanager
 def claimed(folder: Path, *, field: str) -> Iterator[None]:
     """Keep a folder that exists for this process, in which others would mix their files with ours.

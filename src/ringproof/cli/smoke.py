@@ -18,7 +18,7 @@ from ringproof.cli.options import CacheOptions, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
 from ringproof.errors import InputError, shown
-from ringproof.files import claimed, make_folder
+from ringproof.files import claimed, make_folder, make_new_folder
 from ringproof.options import option, require, seconds
 from ringproof.rehearsal.smoke.jobs import JobOptions
 
@@ -61,6 +61,12 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
     )
     dry_run: bool = option(False, "Print both commands and start nothing.")
     judge: bool = option(False, "Judge the logs that are in --out and start nothing.")
+    trace: Path | None = option(
+        None,
+        "Write a sample of what all ranks compute in two steps into folders in this new folder, "
+        "for ringproof trace compare; the program without the feature runs once more for it.",
+        metavar="DIR",
+    )
     rendezvous: str = option(
         "", "Rendezvous of several nodes (required with their --dry-run).", metavar="HOST:PORT"
     )
@@ -92,7 +98,10 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         folder = (self.out or Path("build/smoke") / self.feature).absolute()
         folder = folder if self.kubernetes else folder.resolve()  # a link here is none in a pod
         cpu = self.device == "cpu"
-        setting = PairSetting(self.ranks_per_node, self.nodes, self._open(), cpu, folder)
+        setting = PairSetting(
+            self.ranks_per_node, self.nodes, self._open(), cpu, folder,
+            traces=self.trace and self.trace.resolve(),
+        )  # fmt: skip
         return make_pair(self.feature, setting, skills=known_skills(self.skills), steps=self.steps)
 
     def job(self, kind: str, pair: Pair) -> tuple[Job, Pair]:
@@ -110,15 +119,18 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         if kind == "kubernetes":
             places = [("--out", setting.folder), ("--upstream-on-nodes", checkout)]
             kept = [("--record", self.record)] if self.record else []
+            kept += [("--trace", setting.traces)] if setting.traces else []
             self.check_pods(self.device, [*places, *kept])
         elif self.image:
             results = [] if self.record is None else [self.record.resolve()]
+            results += [setting.traces] if setting.traces else []
             mounts = self.container_mounts(self.device, [setting.folder, checkout, *results])
         there = bool(self.upstream_on_nodes) or kind == "kubernetes"
         words = ["--upstream", str(checkout)] if there else _absolute("--upstream", self.upstream)
         for name in ("te", "skills") if not self.image else ():  # the image has its own
             words += _absolute(f"--{name}", getattr(self, name))
-        words += _absolute("--record", self.record)
+        for name in ("record", "trace"):
+            words += _absolute(f"--{name}", getattr(self, name))
         for name in ("ranks_per_node", "nodes", "steps", "device"):
             words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         setting = replace(setting, python="python" if self.image else setting.python)
@@ -198,6 +210,8 @@ def _run(pair: Pair, options: SmokeCommand) -> SmokeVerdict:
         launcher.require_gpus(pair.setting.ranks)
     elif not options.force:
         launcher.estimate(pair.setting.ranks_per_node).check(Machine.here())
+    if options.trace is not None:
+        make_new_folder(options.trace, field="--trace")
     make_folder(pair.setting.folder, field="--out")
     with claimed(pair.setting.folder, field="--out"):
         with rank_progress(HarmlessConsole(stderr=True)) as progress:

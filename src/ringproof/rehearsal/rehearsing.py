@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder
+from ringproof.files import make_folder, make_new_folder
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
@@ -91,7 +91,8 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     variables = request.launch.environment.items()
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
     make_folder(request.folder, field="--out")
-    _check_keeps(request.keeps)
+    if request.keeps is not None:
+        make_new_folder(request.keeps, field="--keep-trace")
     with Servers(request.folder, environment=imported, import_seconds=request.timeout) as servers:
         runs = _Runs(request, servers, option[0] if option else "", progress)
         name = "launch" if other is None else request.megatron
@@ -118,16 +119,6 @@ def rehearsal_of(variants: Sequence[Variant], started: float) -> Rehearsal:
     against = rest[0] if rest else None
     between = None if against is None else _between(main, against)
     return Rehearsal(main, against, between, time.monotonic() - started)
-
-
-def _check_keeps(folder: Path | None) -> None:
-    """Refuse a folder in which there is something."""
-    if folder is None:
-        return
-    make_folder(folder, field="--keep-trace")
-    if any(folder.iterdir()):
-        sentence = f"{shown(folder)} is not empty; name a new folder"
-        raise InputError("--keep-trace", sentence)
 
 
 def _between(main: Variant, against: Variant) -> Agreement | None:

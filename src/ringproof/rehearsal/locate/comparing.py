@@ -150,15 +150,20 @@ class TraceComparison:
         source, index = rows.source[part], rows.index[part]
         pieces, order = [], []
         for number, place in enumerate(rows.sources):
-            chosen = np.flatnonzero(source == number)
+            chosen = np.flatnonzero(
+                (source == number) & (np.arange(len(source)) % stored.every == 0)
+            )
             if not len(chosen):
                 continue
-            whole = self._whole(port, place, (tensor, stage), kind)
+            whole, every = self._whole(port, place, (tensor, stage), kind)
             if whole is None:
                 return "has no counterpart in the reference"
+            if kind.flat > 1 and max(stored.every, every) > 1:
+                return "has samples that alternate in its rows, which were thinned"
             expected_rows = place.rows * kind.flat
             if whole.ndim != mine.ndim or whole.shape[kind.axis] != expected_rows:
                 return f"has another shape in the reference, {list(whole.shape)}"
+            chosen = chosen[index[chosen] % (expected_rows // kind.split) % every == 0]
             pieces.append(kind.take(whole, index[chosen]))
             order.append(chosen)
         if port.name == MASK:
@@ -167,6 +172,8 @@ class TraceComparison:
         if not pieces:
             return "has only rows of padding"
         chosen = np.concatenate(order)
+        if not len(chosen):
+            return "has no rows that both traces hold"
         mine = kind.take(mine, chosen)
         try:
             expected = np.concatenate(pieces, axis=kind.axis)
@@ -219,17 +226,20 @@ class TraceComparison:
         moved = moved / largest if largest else 0.0
         return largest, max(FACTOR * moved, FLOOR * float(epsilon))
 
-    def _whole(self, port: Port, place: Source, at: tuple[int, int], kind: RowKind) -> Array | None:
-        """Return a tensor of the reference, joined over TP where it is split."""
-        (tensor, stage), reference, parts = at, self.runs.reference, []
+    def _whole(
+        self, port: Port, place: Source, at: tuple[int, int], kind: RowKind
+    ) -> tuple[Array | None, int]:
+        """Return a tensor of the reference, joined over TP where it is split, and what is held."""
+        (tensor, stage), reference, parts, every = at, self.runs.reference, [], 1
         key = (*port.call[:2], place.microbatch, *port.call[3:])
         for one in range(kind.split) if kind.split > 1 else (tensor,):
             rank = reference.at.get((one, place.context, place.data, stage))
-            part = _stored(rank, port, key) if rank else None
-            if part is None:
-                return None
-            parts.append(part)
-        return np.concatenate(parts, axis=kind.axis) if len(parts) > 1 else parts[0]
+            stored = _held(rank, port, key) if rank else None
+            if rank is None or stored is None:
+                return None, 1
+            parts.append(rank.values(stored))
+            every = stored.every
+        return np.concatenate(parts, axis=kind.axis) if len(parts) > 1 else parts[0], every
 
     def _rows_of(self, place: tuple[int, int, int, int], step: int, number: int) -> Rows | None:
         run = self.runs.run
@@ -249,13 +259,17 @@ def _difference(mine: Array, expected: Array, scale: float) -> Array:
 
 
 def _stored(rank: RankRecord, port: Port, key: CallKey) -> Array | None:
+    stored = _held(rank, port, key)
+    return None if stored is None else rank.values(stored)
+
+
+def _held(rank: RankRecord, port: Port, key: CallKey) -> Values | None:
     call = rank.calls.get(key)
     index = getattr(call, port.side).get(port.name) if call else None
     if index is None:
         return None
     held: TracedTensor = rank.trace.tensors[index]
-    stored = held.gradient if port.backward else held.value
-    return None if stored is None else rank.values(stored)
+    return held.gradient if port.backward else held.value
 
 
 @dataclass(frozen=True)

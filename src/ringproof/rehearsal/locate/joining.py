@@ -97,12 +97,18 @@ class _Joining:
         held = self._first.trace.tensors[getattr(call, side)[name]]
         value = self._whole(call, side, name, backward=False)
         gradient = None if held.gradient is None else self._whole(call, side, name, backward=True)
-        own = self._first.values(held.value) if value is None else value
-        kept = None if gradient is None else self._put(gradient)
-        return replace(held, value=self._put(own), gradient=kept)
+        kept = None if gradient is None else self._put(*gradient)
+        own = value or (self._first.values(held.value), held.value.every)
+        return replace(held, value=self._put(*own), gradient=kept)
 
-    def _whole(self, call: TracedCall, side: str, name: str, *, backward: bool) -> Array | None:
-        """Return a tensor with the rows of all CP ranks; ``None`` where these are not known."""
+    def _whole(
+        self, call: TracedCall, side: str, name: str, *, backward: bool
+    ) -> tuple[Array, int] | None:
+        """Return a tensor with the rows of all CP ranks; ``None`` where these are not known.
+
+        Returns:
+            Also that each so many-th row is held; the others are zero.
+        """
         key = (call.step, call.chunk, call.microbatch, call.module, call.number)
         contexts = range(self._size)
         parts = [self._part(self._tensor, at, key, side, name, backward) for at in contexts]
@@ -114,22 +120,26 @@ class _Joining:
         known = [part for part in parts if part is not None]
         if first is None or len(known) < len(parts):
             return None
-        value, rows, kind = first
-        if any(one.shape != value.shape or of != kind for one, _, of in known):
+        value, rows, kind, every = first
+        if any(one.shape != value.shape or of != kind for one, _, of, _ in known):
             return None
         shape = list(value.shape)
         shape[kind.axis] = rows.whole * kind.flat
         whole = np.zeros(shape, value.dtype)
         by_row = np.moveaxis(whole, kind.axis, 0)
-        for number, (one, own, _) in enumerate(known):
+        for number, (one, own, _, _) in enumerate(known):
             places = kind.places(own.index, number // self._size)
+            if (places[::every] % every).any():
+                return None  # the rows that are held are not at equal distances in the whole
             by_row[places] = np.moveaxis(one, kind.axis, 0)
         part = len(whole) // kind.split if kind.split > 1 else 0
-        return whole[self._tensor * part : (self._tensor + 1) * part] if part else whole
+        if part % every:
+            return None
+        return whole[self._tensor * part : (self._tensor + 1) * part] if part else whole, every
 
     def _part(
         self, tensor: int, context: int, key: CallKey, side: str, name: str, backward: bool
-    ) -> tuple[Array, Rows, RowKind] | None:
+    ) -> tuple[Array, Rows, RowKind, int] | None:
         """Return the tensor of one TP and CP coordinate, with its rows."""
         record = self._run.at[tensor, context, self._data, self._stage]
         call = record.calls.get(key)
@@ -138,7 +148,9 @@ class _Joining:
         stored = held and (held.gradient if backward else held.value)
         rows = stored and rows_of(self._run, record, self._layout, key[0], key[2])
         kind = stored and rows and row_kind(stored, rows, record)
-        return (record.values(stored), rows, kind) if stored and rows and kind else None
+        if not stored or not rows or not kind:
+            return None
+        return record.values(stored), rows, kind, stored.every
 
     def _parameters(self) -> Iterator[TracedParameter]:
         """Yield parameters; gradients before their reduction are summed over the CP ranks."""
@@ -155,9 +167,9 @@ class _Joining:
                     value = value + other.values(own.value)
             yield replace(one, value=self._put(value))
 
-    def _put(self, value: Array) -> Values:
-        data = np.ascontiguousarray(value)
-        stored = Values(self._offset, data.shape, data.dtype.str)
+    def _put(self, value: Array, every: int = 1) -> Values:
+        data = np.ascontiguousarray(value[::every] if every > 1 else value)
+        stored = Values(self._offset, value.shape, data.dtype.str, every)
         self._parts.append(data.tobytes())
         self._offset += data.nbytes
         return stored

@@ -32,6 +32,8 @@ MOST_HEAD_BYTES, MOST_RANK_BYTES = 1 << 16, 64 << 20
 MOST_RANKS, MOST_CALLS, MOST_BATCHES = 1024, 100_000, 1024
 MOST_ROWS = 1 << 22
 """Rows of a pack."""
+MOST_THINNED = 1 << 27
+"""Values of a tensor of which a trace holds some rows only."""
 DTYPES = ("<f4", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1")
 """Types of values that ranks write, as numpy names them."""
 WRITES = "name a folder that ringproof rehearse --keep-trace wrote, such as DIR/launch/run"
@@ -141,7 +143,7 @@ def _in_batch(one: TracedBatch, rank: int) -> str:
 
 
 def _bytes(one: Values) -> int:
-    return math.prod(one.shape) * int(one.dtype[2:])
+    return math.prod(one.held) * int(one.dtype[2:])
 
 
 def _out_of(one: Values, size: int) -> str:
@@ -149,6 +151,8 @@ def _out_of(one: Values, size: int) -> str:
         return f"of type {shown(one.dtype)}"
     if min(one.shape, default=0) < 0 or len(one.shape) > 16 or one.offset < 0:
         return "of no possible shape"
+    if one.every < 1 or (one.every > 1 and not 0 < math.prod(one.shape) < MOST_THINNED):
+        return "of rows that it cannot have"
     cut = one.offset + _bytes(one) > size
     return "cut off: the file of values is too short" if cut else ""
 

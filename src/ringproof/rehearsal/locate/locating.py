@@ -218,6 +218,11 @@ def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...
     found = dict(counts)
     if any(EXPERTS in one.name for rank in run.ranks for one in rank.trace.parameters):
         found["gradients of the parameters of experts"] = 1
+    if closed := max(rank.trace.closed for rank in run.ranks):
+        found["tensors inside of decoder layers that the sample of the trace leaves out"] = closed
+    thinned = (one.value.every > 1 for rank in run.ranks for one in rank.trace.tensors)
+    if count := sum(thinned):
+        found["rows that the sample of the trace leaves out"] = count
     if run.ranks[0].trace.sharded:
         found["gradients after their reduction, which a distributed optimizer holds in parts"] = 1
     if run.ranks[0].trace.gathered_late:

@@ -38,11 +38,14 @@ class RankRecord:
     data: Array
 
     def values(self, stored: Values) -> Array:
-        """Return a tensor."""
+        """Return a tensor; a row that is not held is the last one before it that is."""
         dtype = np.dtype(stored.dtype)
-        count = int(np.prod(stored.shape, dtype=np.int64))
+        count = int(np.prod(stored.held, dtype=np.int64))
         part = self.data[stored.offset : stored.offset + count * dtype.itemsize]
-        return part.view(dtype).reshape(stored.shape)
+        value = part.view(dtype).reshape(stored.held)
+        if stored.every == 1:
+            return value
+        return np.repeat(value, stored.every, axis=0)[: stored.shape[0]]
 
     def is_last(self, chunk: int) -> bool:
         """Whether a chunk of this rank computes the loss."""

@@ -24,14 +24,23 @@ class TraceRequest:
     Attributes:
         steps: Training steps, from 1, that are recorded; -1 is the first evaluation.
         disturbed: Whether each weight is moved by one unit in the last place before training.
-        most_bytes: After which a rank stops to record.
+        most_bytes: A rank stops to record before its files take more.
         name: What people call the program.
+        layers: Number of decoder layers whose inside is recorded, from the first to the last at
+            equal distances; 0 for all. Of the others only the borders are.
+        rows: A tensor of more rows is thinned to at most so many, at equal distances; 0 for none.
     """
 
     steps: tuple[int, ...]
     disturbed: bool = False
     most_bytes: int = 256 << 20
     name: str = ""
+    layers: int = 0
+    rows: int = 0
+
+
+SMOKE = TraceRequest((1, 2), most_bytes=40_000_000, layers=4, rows=512)
+"""What is recorded of a smoke run: eight ranks write less than 1 GB in its three programs."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,20 @@ class Values:
     Attributes:
         offset: In bytes.
         dtype: As numpy names it.
+        every: The first and then each ``every``-th row along the first dimension is held.
     """
 
     offset: int
     shape: tuple[int, ...]
     dtype: str
+    every: int = 1
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The shape of what is held."""
+        if self.every == 1:
+            return self.shape
+        return (-(-self.shape[0] // self.every), *self.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -177,6 +195,7 @@ class RankTrace:
         overlapped: Whether gradients are reduced before the backward has ended.
         ended: Whether the program ran through on this rank.
         gathered_late: Whether weights are gathered while the forward after their step runs.
+        closed: Number of decoder layers of the rank whose inside was not recorded.
     """
 
     rank: int
@@ -191,3 +210,4 @@ class RankTrace:
     overlapped: bool
     ended: bool = True
     gathered_late: bool = False
+    closed: int = 0

@@ -183,6 +183,28 @@ def execute(
     return error is None
 
 
+def record(program: Program, rank: int, folder: Path) -> bool:
+    """Run a script as one rank on GPUs and write its trace; return whether it ran through.
+
+    The variables that a launcher sets for a rank are set. Nothing stands in for anything.
+    """
+    sys.path[:0] = [str(program.upstream.megatron)]
+    sys.argv = [program.script, *program.arguments]
+    runpy.run_path(str(program.file), run_name=PRELOADED)
+    probe = probes.RankProbe()
+    recorder, ended = _recorder(program, rank, folder, probe), False
+    _watch_training(probe, program, recorder)
+    try:
+        runpy.run_path(str(program.file), run_name="__main__")
+        ended = True
+    except SystemExit as raised:
+        ended = raised.code in (None, 0)
+    finally:
+        if recorder is not None:
+            recorder.write(ended=ended)
+    return ended
+
+
 def _watched(
     program: Program, memory: MemoryWatch | None, traffic: communication.Contributions
 ) -> contextlib.AbstractContextManager[None]:

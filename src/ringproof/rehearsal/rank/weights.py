@@ -66,7 +66,7 @@ def draw(model: torch.nn.Module) -> None:
             # Norm weights and biases: other values would train another model than upstream's.
             if data.numel() and data.dim() and bool((data == data.reshape(-1)[0]).all()):
                 continue
-            data.copy_(_local(part).to(data.dtype))
+            data.copy_(_local(part).to(data.dtype))  # also to a GPU
 
 
 def disturb(model: torch.nn.Module) -> None:
@@ -80,7 +80,7 @@ def disturb(model: torch.nn.Module) -> None:
             data = part.data
             up = _local(part, "disturbed").reshape(data.shape) > 0
             towards = torch.where(up, torch.inf, -torch.inf).to(data.dtype)
-            last = data.bfloat16() if coarse else data
+            last = (data.bfloat16() if coarse else data).cpu()
             data.copy_(torch.nextafter(last, towards.to(last.dtype)))
 
 

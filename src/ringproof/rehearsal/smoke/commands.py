@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ringproof.errors import printable
 from ringproof.rehearsal.smoke.jobs import JobOptions
-from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
+from ringproof.rehearsal.smoke.pair import DISTURBED, SCRIPT, Pair, PairProgram
 from ringproof.templates import fill_template
 
 MEMBER = "ringproof.rehearsal.rank.member"
@@ -42,12 +42,17 @@ def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str,
         words += ["--standalone", "--nnodes", "1"]
     words += ["--nproc-per-node", str(pair.setting.ranks_per_node), "--max-restarts", "0"]
     words += ["--log-dir", str(pair.folder(program)), "--redirects", "3"]
-    if not setting.cpu:
+    if not setting.cpu and setting.traces is None:
         return (*words, str(upstream.megatron / SCRIPT), *program.arguments)
-    words += ["-m", MEMBER, "--megatron", str(upstream.megatron), "--engine", str(upstream.engine)]
+    words += ["-m", MEMBER, "--megatron", str(upstream.megatron)]
     words += ["--engine-version", upstream.engine_version]
-    if upstream.helpers is not None:
+    if setting.cpu:
+        words += ["--engine", str(upstream.engine)]
+    if setting.cpu and upstream.helpers is not None:
         words += ["--helpers", str(upstream.helpers)]
+    if setting.traces is not None:
+        words += ["--trace", str(setting.traces / program.name)]
+        words += ["--disturbed"] * (program.name == DISTURBED)
     return (*words, "--dtype", setting.dtype, SCRIPT, *program.arguments)
 
 
@@ -68,10 +73,10 @@ def _quoted(word: str) -> str:
 
 
 def lines(pair: Pair, endpoint: str = "") -> list[str]:
-    """Return both commands as lines of bash, each with its environment."""
+    """Return the commands as lines of bash, each with its environment."""
     return [
         shell(torchrun(pair, program, endpoint), environment(pair, program))
-        for program in pair.programs
+        for program in pair.started
     ]
 
 
@@ -95,7 +100,7 @@ def render(template: str, pair: Pair, job: Job) -> str:
     setting, asked = pair.setting, job.asked
     judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
-    started = zip(pair.programs, lines(pair, RENDEZVOUS), strict=True)
+    started = zip(pair.started, lines(pair, RENDEZVOUS), strict=True)
     container = ("--container-image", asked.image, "--container-mounts", job.mounts)
     named = (one.partition("=") for one in asked.env)
     values = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,9 @@ def lines(verdict: SmokeVerdict) -> Iterator[str]:
             f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}; "
             f"{hidden}"
         )
+    if (traces := verdict.pair.setting.traces) is not None:
+        both = shlex.join(str(traces / program.name) for program in verdict.pair.programs)
+        yield f"compare: ringproof trace compare {both}"
 
 
 def _is_evidence(line: str) -> bool:

@@ -55,16 +55,16 @@ def estimate(ranks: int) -> Estimate:
 
 
 def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
-    """Run both programs on this machine, after removing the logs of an earlier run.
+    """Run the programs on this machine, after removing the logs of an earlier run.
 
     Returns:
         Why a program did not run through, one sentence each.
     """
     # The ranks run in the folder of their logs, so that no module in the current folder is theirs.
     pair = replace(pair, setting=replace(pair.setting, folder=pair.setting.folder.absolute()))
-    for program in pair.programs:
+    for program in pair.started:
         shutil.rmtree(pair.folder(program), ignore_errors=True)
-    found = [(program.name, _run(pair, program, timeout, progress)) for program in pair.programs]
+    found = [(program.name, _run(pair, program, timeout, progress)) for program in pair.started]
     return [f"feature {name}: {problem}" for name, problem in found if problem]
 
 

@@ -26,6 +26,7 @@ from ringproof.upstream.tree import FolderTree
 SCRIPT = "pretrain_gpt.py"
 FEWEST_RANKS, MOST_RANKS = 4, 64
 SHRUNK_RANKS = 8  # up to which Dynamic CP keeps the size of its domain in a rehearsal
+DISTURBED = "disturbed"
 CONTEXT = "--context-parallel-size"
 LEVELS = "--hierarchical-context-parallel-sizes"
 SPOKEN = MappingProxyType(
@@ -92,6 +93,8 @@ class PairSetting:
         cpu: Whether stand-ins take the place of GPUs, NCCL and compiled kernels.
         folder: Folder of logs, which every node sees.
         python: Interpreter of the ranks.
+        traces: Folder in which ranks write traces, for which the program without the feature runs
+            once more with disturbed weights; ``None`` for no traces.
     """
 
     ranks_per_node: int
@@ -100,6 +103,7 @@ class PairSetting:
     cpu: bool
     folder: Path
     python: str = sys.executable
+    traces: Path | None = None
 
     @property
     def ranks(self) -> int:
@@ -125,6 +129,12 @@ class Pair:
     def programs(self) -> tuple[PairProgram, PairProgram]:
         """Both programs in the order in which they run."""
         return self.on, self.off
+
+    @property
+    def started(self) -> tuple[PairProgram, ...]:
+        """All programs that run: with traces also the one whose weights are disturbed."""
+        disturbed = dataclasses.replace(self.off, name=DISTURBED)
+        return (*self.programs, *((disturbed,) if self.setting.traces else ()))
 
     def folder(self, program: PairProgram) -> Path:
         """Return the folder of a program's logs."""
