@@ -249,3 +249,27 @@ def test_a_rank_that_cannot_load_torch_says_so_in_a_report() -> None:
         _serve({}, 1, control, output)
     report = pickle.loads(parent.recv_bytes())
     assert report.rank == 1 and report.error.startswith("ModuleNotFoundError: import of ringproof")
+
+
+@pytest.mark.slow
+def test_a_killed_server_of_forks_is_a_failure_and_no_abort(tmp_path: Path) -> None:
+    """It is stopped first, so that it certainly ends while a rank waits to be forked.
+
+    A process has one such server, and that of the tests is not to end, so another process asks.
+    """
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, threading, psutil\n"
+        "from ringproof.cluster import Cluster\n"
+        "if __name__ == '__main__':\n"
+        "    with Cluster(1):\n"
+        "        children = psutil.Process().children()\n"
+        "    [server] = [c for c in children if 'forkserver' in ' '.join(c.cmdline())]\n"
+        "    server.suspend()\n"
+        "    threading.Timer(1, server.kill).start()\n"
+        "    Cluster(2).__enter__()\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    said = "RankFailure: rank 0 failed first: the process that starts ranks was ended"
+    assert said in done.stderr, done.stderr

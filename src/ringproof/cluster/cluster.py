@@ -25,6 +25,7 @@ from ringproof.cluster.case import (
     CaseFunction,
     CaseOutcome,
     ClusterOptions,
+    RankFailure,
     RankResult,
     check_timeout,
 )
@@ -34,6 +35,7 @@ from ringproof.extras import how_to_install
 from ringproof.programs import forking
 
 WORKER_MODULE = "ringproof.cluster.worker"
+_SERVER_ENDED = "the process that starts ranks was ended, perhaps for want of memory"
 
 
 class Cluster:
@@ -49,6 +51,7 @@ class Cluster:
 
     Raises:
         InputError: There is less than one rank, the backend is unknown, or torch is not installed.
+        RankFailure: The server that forks ranks was ended before all of them had started.
 
     Example::
 
@@ -174,9 +177,13 @@ class Cluster:
                 kwargs={"threads": self.options.threads, "memory": limit},
                 daemon=True,
             )
-            process.start()
-            remote_control.close()
-            remote_output.close()
+            try:
+                process.start()
+            except (EOFError, ConnectionError):  # its server has ended
+                raise RankFailure(rank, _SERVER_ENDED) from None
+            finally:
+                remote_control.close()
+                remote_output.close()
             self._workers.append(Worker(rank, process, control, output))
 
     def _stop(self) -> None:
