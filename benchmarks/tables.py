@@ -368,8 +368,8 @@ def degrees_table(record: Record) -> str:
         "type",
         "peak, GB",
         "against `p2p`, MiB a layer",
-        "given to all-to-alls, GB",
-        "to others, GB",
+        "leaving by all-to-alls, GB",
+        "otherwise, GB",
     )
     return _table(head, map(cells, rows.items()))
 

@@ -45,17 +45,17 @@ CHOICES = {
 
 
 def row_of(found: Fit) -> dict[str, Any]:
-    """Return the numbers of one measurement; bytes are those of one microbatch."""
+    """Return the numbers of one measurement; bytes are those leaving in one microbatch."""
     memory = found.largest.memory
     context = [one for one in memory.sent if "CONTEXT_PARALLEL" in one.group]
-    exchanged = sum(one.bytes for one in context if one.operation.startswith("all_to_all"))
+    exchanged = sum(one.leaving for one in context if one.operation.startswith("all_to_all"))
     count = found.program.microbatches
     return {
         "peak": found.largest.peak,
         "steady": memory.steady,
         "phase": memory.phase,
-        "exchanged": exchanged // count,
-        "other": (sum(one.bytes for one in context) - exchanged) // count,
+        "exchanged": round(exchanged / count),
+        "other": round((sum(one.leaving for one in context) - exchanged) / count),
         "extended_from": list(found.extended_from),
         "seconds": round(found.seconds, 1),
     }

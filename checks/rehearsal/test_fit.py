@@ -281,6 +281,26 @@ def test_a_gpu_is_a_name_or_a_number(text: str, size: int) -> None:
     assert gpu(text).bytes == size
 
 
+@pytest.mark.parametrize(
+    ("operation", "ranks", "leaving"),
+    [
+        ("isend", 2, 120),
+        ("broadcast", 4, 120),
+        ("all_gather_into_tensor", 4, 360),
+        ("all_gather", 1, 0),
+        ("reduce_scatter_tensor", 4, 90),
+        ("all_to_all_single", 4, 90),
+        ("all_reduce", 4, 180),
+    ],
+)
+def test_what_leaves_a_rank_depends_on_the_collective(
+    operation: str, ranks: int, leaving: int
+) -> None:
+    """A gather of all and the scattered sum of its result send the same bytes."""
+    traffic = GroupTraffic("CONTEXT_PARALLEL_GROUP", tuple(range(ranks)), operation, 1, 120)
+    assert traffic.leaving == leaving
+
+
 def test_every_combination_is_a_choice_in_the_table() -> None:
     settings = combinations(["context-parallel-size=2,4", "--cp-comm-type=p2p,a2a"])
     assert settings[1] == (("--context-parallel-size", "2"), ("--cp-comm-type", "a2a"))

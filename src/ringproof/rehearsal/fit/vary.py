@@ -22,8 +22,8 @@ FOLLOWS = "~: follows from two measurements with fewer layers"
 ASSIGNED = re.compile(r"(?:--)?([A-Za-z][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
 HEADS = ("peak", "steady", "margin", "microbatches", "TFLOP", "CP", "CP between nodes", "DP")
 UNITS = (
-    "peak, steady and margin in GiB; of one microbatch: TFLOP, and GB that are sent for CP, in all "
-    "and in groups on several nodes; of a step: GB that are sent for DP"
+    "peak, steady and margin in GiB; of one microbatch: TFLOP, and GB that leave the rank for CP, "
+    "in all and in groups on several nodes; of a step: GB that leave it for DP"
 )
 
 Settings = tuple[tuple[str, str], ...]
@@ -135,12 +135,12 @@ def _finalists(found: Sequence[Choice], count: int) -> list[int]:
 
 
 def _sent(fit: Fit) -> float:
-    """Return the bytes that the largest rank sends in one microbatch."""
-    return sum(one.bytes for one in fit.largest.memory.sent) / fit.program.microbatches
+    """Return the bytes that leave the largest rank in one microbatch."""
+    return sum(one.leaving for one in fit.largest.memory.sent) / fit.program.microbatches
 
 
 def table(choices: Sequence[Choice]) -> Iterator[str]:
-    """Yield the choices as lines: GiB of memory and GB sent, of the largest rank."""
+    """Yield the choices as lines: GiB of memory and GB that leave it, of the largest rank."""
     names = [name.removeprefix("--") for name, _ in choices[0].settings]
     rows = [(*names, *HEADS), *(_cells(choice) for choice in choices if choice.fit)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -168,7 +168,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
     far = [one for one in context if len({member // node for member in one.ranks}) > 1]
     data = [one for one in rank.memory.sent if "DATA_PARALLEL" in one.group]
     context_bytes, far_bytes, data_bytes = (
-        sum(one.bytes for one in some) / 1e9 for some in (context, far, data)
+        sum(one.leaving for one in some) / 1e9 for some in (context, far, data)
     )
     return (
         *(value for _, value in choice.settings),
