@@ -24,7 +24,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/card-schema.md": pages.schema_page(),
         "proven.md": pages.proven_page(found, ROOT),
     }
-    made |= {f"skills/{skill.name}.md": pages.skill_page(skill) for skill in found}
+    for skill in found:
+        made |= pages.skill_pages(skill)
     made |= {f"images/{name}": plot for name, plot in plots.drawn(ROOT).items()}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))

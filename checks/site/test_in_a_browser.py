@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 AXE = ROOT / "docs" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE = {"width": 390, "height": 844}
 RULES = ("color-contrast", "image-alt", "heading-order", "link-name", "label", "button-name")
+SKILL = "hierarchical-context-parallel"
 LENGTHS = [*range(300, 9000, 97), 12_000, 16_000]
 
 OVERFLOWS = """() => {
@@ -88,7 +89,7 @@ def test_search_finds_a_pitfall_by_its_error_text(page: Any, complaints: Complai
     results.first.wait_for()
     links = results.evaluate_all("nodes => nodes.map(node => node.pathname + node.hash)")
     sections = [link for link in links if "#" in link]
-    assert sections[0] == "/skills/hierarchical-context-parallel/#dynamic-and-hierarchical"
+    assert sections[0] == f"/skills/{SKILL}/statements/#dynamic-and-hierarchical"
     assert complaints == []
 
 

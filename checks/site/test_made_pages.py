@@ -41,10 +41,18 @@ RECORD: Any = MappingProxyType(
     }
 )
 
+DOCUMENTS = MappingProxyType(
+    {
+        "SKILL.md": "# The demo\n\nSee `silent`, `silence` and `references/more.md`.\n\n"
+        "## About `silent`\n\n```bash\necho `silent`\n```\n",
+        "references/more.md": "# More\n\n`silent` again.\n",
+    }
+)
+
 
 def miniature(data: Any = CARD, **records: Any) -> pages.Skill:
     card = Card.model_validate(dict(data))
-    return pages.Skill("demo", "The demo", card, lock_of(CARD), records)
+    return pages.Skill("demo", "The demo", DOCUMENTS, card, lock_of(CARD), records)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,7 @@ def found() -> list[pages.Skill]:
 def test_every_statement_has_its_place_and_its_proofs(found: list[pages.Skill]) -> None:
     assert len(found) == 3
     for skill in found:
-        page = pages.skill_page(skill)
+        page = pages.statements_page(skill)
         for statement in statements(skill.card):
             if statement.kind.value == "anchor":
                 assert f'id="anchor-{statement.id}"' in page
@@ -67,7 +75,7 @@ def test_every_statement_has_its_place_and_its_proofs(found: list[pages.Skill]) 
 
 def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[pages.Skill]) -> None:
     for skill in found:
-        page = pages.skill_page(skill)
+        page = pages.statements_page(skill)
         assert skill.lock is not None
         upstreams = skill.lock.upstreams
         links = [
@@ -81,7 +89,7 @@ def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[pages.Skil
 
 
 def test_a_page_has_verdict_evidence_and_places() -> None:
-    page = pages.skill_page(miniature(cpu=RECORD))
+    page = pages.statements_page(miniature(cpu=RECORD))
     assert not page.startswith("<") and "anchor:switch" not in page
     for said in (
         "# The demo",
@@ -98,8 +106,39 @@ def test_a_page_has_verdict_evidence_and_places() -> None:
         assert said in page, said
 
 
+def test_the_page_of_a_skill_is_its_text_with_links() -> None:
+    made = pages.skill_pages(miniature())
+    assert [*made] == [
+        "skills/demo.md",
+        "skills/demo/statements.md",
+        "skills/demo/references/more.md",
+    ]
+    page = made["skills/demo.md"]
+    assert page.startswith("# The demo\n")
+    count = len(statements(Card.model_validate(dict(CARD))))
+    assert f'href="statements/">{count} statements</a>' in page
+    link = "[`silent`](demo/statements.md#silent)"
+    more = "[`references/more.md`](demo/references/more.md)"
+    assert page.endswith(
+        f"See {link}, `silence` and {more}.\n\n## About `silent`\n\n```bash\necho `silent`\n```\n"
+    )
+    assert made["skills/demo/references/more.md"].endswith(
+        "# More\n\n[`silent`](../statements.md#silent) again.\n"
+    )
+
+
+def test_each_skill_is_shown_whole(found: list[pages.Skill]) -> None:
+    for skill in found:
+        made = pages.skill_pages(skill)
+        for path in (ROOT / "skills" / skill.name).rglob("*.md"):
+            name = path.relative_to(ROOT).as_posix().replace("/SKILL.md", ".md")
+            text = re.sub(r"\[(`[^`]+`)\]\([^)]*\)", r"\1", made[name])
+            lines = path.read_text("utf-8").split("\n---\n")[-1].strip().splitlines()
+            assert [line for line in lines if line not in text] == []
+
+
 def test_without_a_record_nothing_is_called_proven() -> None:
-    page = pages.skill_page(miniature())
+    page = pages.statements_page(miniature())
     assert 'title="' not in page
     assert page.count('<span class="verdict not-run">no record</span>') == 7
     assert '<span class="verdict proven">' in page.split("What the verdicts mean")[1].split("##")[0]
@@ -109,7 +148,7 @@ def test_text_of_a_card_is_text() -> None:
     hostile = "# [x](y) <b>`a<i>`</b> {: #id } {{ 7*7 }}"
     places = (("summary",), ("pitfalls", 0, "symptom"), ("claims", 0, "says"))
     data = changed(*((place, hostile) for place in places))
-    page = pages.skill_page(miniature(data, cpu=RECORD))
+    page = pages.statements_page(miniature(data, cpu=RECORD))
     assert "&lt;b&gt;<code>a&lt;i&gt;</code>&lt;/b&gt; {: #id } {{ 7*7 }}" in page
     (heading,) = (line for line in page.split("\n") if line.startswith("### "))
     assert heading.endswith(" {: #silent .symptom }")
@@ -133,7 +172,7 @@ def test_all_pitfalls_are_listed_with_their_symptoms(found: list[pages.Skill]) -
     wanted = [(skill.name, item.id) for skill in found for item in skill.card.pitfalls]
     assert len(wanted) > 80
     for name, item in wanted:
-        assert f'href="../skills/{name}/#{item}"' in page
+        assert f'href="../skills/{name}/statements/#{item}"' in page
 
 
 def test_every_command_and_option_is_on_its_page() -> None:

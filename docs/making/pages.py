@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from markupsafe import Markup, escape
 
+from docs.making import skill_text
 from ringproof.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
 from ringproof.cards import Anchor, Card, ProofKind, find_cards, load_card, statements
 from ringproof.cards.card import GpuNeed
@@ -65,12 +66,14 @@ class Skill:
     Attributes:
         name: Folder of the skill.
         title: First heading of its ``SKILL.md``.
+        documents: Its ``SKILL.md`` and its references by path, without frontmatter.
         lock: Places of its anchors; without it no permalinks.
         records: Evidence records by environment class.
     """
 
     name: str
     title: str
+    documents: Mapping[str, str]
     card: Card
     lock: Lock | None
     records: Mapping[str, Record]
@@ -93,8 +96,13 @@ def read_skills(root: Path) -> list[Skill]:
     """
     found = []
     for name, path in sorted(find_cards(root / "skills").items()):
-        text = (root / "skills" / name / "SKILL.md").read_text("utf-8")
-        title = _TITLE.search(text)
+        folder = root / "skills" / name
+        paths = [folder / "SKILL.md", *sorted(folder.glob("references/*.md"))]
+        documents = {
+            file.relative_to(folder).as_posix(): skill_text.body(file.read_text("utf-8"))
+            for file in paths
+        }
+        title = _TITLE.search(documents["SKILL.md"])
         records = {
             record.parent.name: json.loads(record.read_text("utf-8"))
             for record in sorted((root / "evidence").glob(f"*/{name}.json"))
@@ -105,14 +113,39 @@ def read_skills(root: Path) -> list[Skill]:
             problem = f"the lock is older than the card: it {stale}"
             raise InputError(f"{name}/{LOCK_FILE}", f"{problem}; run `ringproof anchors lock`")
         shown = title[1].replace("`", "") if title else name
-        found.append(Skill(name, shown, card, lock, records))
+        found.append(Skill(name, shown, documents, card, lock, records))
     return found
 
 
-def skill_page(skill: Skill) -> str:
-    """The page of one skill as Markdown with HTML."""
+def skill_pages(skill: Skill) -> dict[str, str]:
+    """The pages of one skill by path: its text, its references, its statements with proofs."""
+    start = f"skills/{skill.name}"
+    made = {f"{start}.md": _skill_page(skill), f"{start}/statements.md": statements_page(skill)}
+    for path, text in skill.documents.items():
+        if path != "SKILL.md":
+            shown = skill_text.linked(text, _targets(skill, "../"))
+            made[f"{start}/{path}"] = f"---\nsearch:\n  exclude: true\n---\n{shown}"
+    return made
+
+
+def _skill_page(skill: Skill) -> str:
+    """The text of SKILL.md, with a line below its title that says what else there is."""
+    line = filled("skill.md.jinja", skill=skill, statements=statements)
+    text = _TITLE.sub(lambda title: f"{title[0]}\n\n{line}", skill.documents["SKILL.md"], count=1)
+    return skill_text.linked(text, _targets(skill, f"{skill.name}/"))
+
+
+def _targets(skill: Skill, base: str) -> dict[str, str]:
+    """Addresses of the statements and documents that a skill names, below ``base``."""
+    ids = [item.id for item in statements(skill.card) if item.kind.value != "anchor"]
+    made = {name: f"{base}statements.md#{name}" for name in ids}
+    return made | {path: base + path for path in skill.documents if path != "SKILL.md"}
+
+
+def statements_page(skill: Skill) -> str:
+    """All statements of a skill with what proves them, as Markdown with HTML."""
     return filled(
-        "skill.md.jinja",
+        "statements.md.jinja",
         skill=skill,
         card=skill.card,
         meanings=[(verdict.value, verdict.meaning) for verdict in Verdict],
@@ -133,7 +166,7 @@ def overview_page(skills: Sequence[Skill]) -> str:
 
 
 def pitfalls_page(skills: Sequence[Skill]) -> str:
-    """All pitfalls by symptom, each with a link to its place on the page of its skill."""
+    """All pitfalls by symptom, each with a link to its place among the statements of its skill."""
     return filled("pitfalls.md.jinja", skills=skills, found=lambda s, item: s.verdicts(item.id))
 
 

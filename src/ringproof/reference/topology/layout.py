@@ -24,7 +24,10 @@ class RankLayout:
     """Sizes of the parallel axes and the order in which ranks run through them.
 
     Args:
-        tp, cp, dp, pp: Sizes of the axes.
+        tp: Tensor parallel size.
+        cp: Context parallel size.
+        dp: Data parallel size.
+        pp: Pipeline parallel size.
         ep: Expert parallel size; only 1 is laid out here (upstream lays experts out in a grid
             of their own, in which context parallelism does not occur).
         order: Axis names joined by ``-``, fastest first. An axis of size 1 may be left out.
