@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from typer.testing import CliRunner
 from ringproof.cards import Card, load_card
 from ringproof.cli.main import app
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.smoke.launcher import failure
 
 CARDS = Path(__file__).resolve().parents[1] / "cards"
 RANKS = 4
@@ -34,21 +39,26 @@ def smoke(*words: str) -> Result:
     return CliRunner().invoke(app, ["smoke", "megatron", "--ranks-per-node", str(RANKS), *words])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("feature", UPSTREAMS)
-def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, feature: str) -> None:
-    """And does not with the logs of the two programs exchanged."""
+def compared(*traces: Path) -> dict[str, Any]:
+    """What ``ringproof trace compare`` says of two traces."""
+    done = CliRunner().invoke(app, ["trace", "compare", *map(str, traces), "--json", "-"])
+    found: dict[str, Any] = json.loads(done.output[: done.output.rindex("}") + 1])
+    assert done.exit_code == (found["culprit"] is not None), done.output
+    return found
+
+
+def passed(stage: SessionServers, folder: Path, feature: str, *more: str) -> tuple[str, ...]:
+    """Run a feature, which passes, but not with exchanged logs; return the words of the command."""
     skill, megatron, engine = UPSTREAMS[feature]
     card = load_card(CARDS / skill / "card.yaml")
     specs = [named(card, name) for name in (megatron, engine) if name]
     upstream = stage.upstream(*specs)
-    out = tmp_path / "logs"
+    out = folder / "logs"
     given = ("--upstream", str(upstream.megatron), "--te", str(upstream.engine), "--out", str(out))
     words = (*given, "--feature", feature, "--device", "cpu", "--steps", "4")
-    done = smoke(*words, "--json", str(tmp_path / "found.json"))
+    done = smoke(*words, *more, "--json", str(folder / "found.json"))
     assert done.exit_code == 0, done.output[-3000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = json.loads((folder / "found.json").read_text())
     assert [one["as_expected"] for one in found["programs"]] == [True, True]
     assert {len(one["on"]) for one in found["losses"]} == {4}
     (out / "on").rename(out / "other")
@@ -56,6 +66,43 @@ def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, fe
     (out / "other").rename(out / "off")
     done = smoke(*words, "--judge")
     assert done.exit_code == 1 and "problem: feature on: " in done.output
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("feature", ["dynamic-cp", "graphs"])
+def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, feature: str) -> None:
+    passed(stage, tmp_path, feature)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_feature_passes_and_its_traces_name_a_defect(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    """The defect is in a program with the code for GPUs, around which are stand-ins."""
+    traces = tmp_path / "traces"
+    words = passed(stage, tmp_path, "hcp", "--trace", str(traces))
+    alike = compared(traces / "on", traces / "off")
+    assert alike["culprit"] is None and alike["compared"] > 1000 and not alike["others"]
+    assert alike["a"]["steps"] == [1, 2]
+
+    printed = smoke(*words, "--trace", str(tmp_path / "planted"), "--dry-run")
+    line = shlex.split(printed.output.splitlines()[0])  # of the program with the feature
+    engine = line.index("--engine")
+    place = line.pop(engine + 1)
+    del line[engine]
+    at = line.index("ringproof.rehearsal.rank.member")
+    line[at : at + 1] = ["smoke.gpu_rank", place, "last_layer_scaled"]
+    found = {**os.environ, "PYTHONPATH": str(CARDS.parent), "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(["env", *line], env=found, cwd=tmp_path, check=False, timeout=600)
+    assert ran.returncode == 0, failure(tmp_path / "logs" / "on")
+    wrong = compared(tmp_path / "planted" / "on", traces / "off")
+    one = wrong["culprit"]
+    assert (one["phase"], one["step"], one["ranks"]) == ("forward", 1, list(range(RANKS)))
+    assert one["module"] == "decoder.layers.1.self_attention.core_attention"
+    assert "1.001" in one["factor"] and wrong["others"] == []
 
 
 @pytest.mark.slow
