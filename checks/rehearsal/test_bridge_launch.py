@@ -80,12 +80,16 @@ config.model.register_pre_wrap_hook(wrapped)
 """
 
 
-def rehearsed(
-    folder: Path, *words: str, pair: tuple[str, str] = (RELEASE, ""), launch: Sequence[str] = LAUNCH
-) -> Rehearsal:
+def needs_packages() -> None:
     missing = [name for name in BRIDGE_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"Megatron-Bridge needs {', '.join(missing)}: pip install '.[bridge]'")
+
+
+def rehearsed(
+    folder: Path, *words: str, pair: tuple[str, str] = (RELEASE, ""), launch: Sequence[str] = LAUNCH
+) -> Rehearsal:
+    needs_packages()
     megatron, bridge = pair
     read = read_command([*launch, *words])
     request = Request(read, megatron, ENGINE, "", folder, default_cache(), None, iterations=2)
@@ -124,6 +128,7 @@ def test_scripts_of_bridge_are_told_by_what_they_import(tmp_path: Path) -> None:
 def test_without_a_network_and_a_cache_the_command_says_what_to_name(
     tmp_path: Path, bridge: str
 ) -> None:
+    needs_packages()
     words = ["--bridge", bridge] if bridge else []
     command = ["rehearse", *words, "--offline", "--cache", str(tmp_path), "--force"]
     done = CliRunner().invoke(app, [*command, "--", *LAUNCH])

@@ -17,7 +17,7 @@ FILES = (
     "--kubernetes",
 )  # fmt: skip
 """Options of all commands that name a file to write."""
-FOLDERS = ("--save", "--out", "--record")
+FOLDERS = ("--save", "--out", "--record", "--trace")
 """Options of all commands that name a folder to write in; and ``--output`` where it is one."""
 STANDARD_OUTPUT = "-"
 
