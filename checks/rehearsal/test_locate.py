@@ -428,7 +428,10 @@ def test_a_culprit_is_said_in_one_sentence() -> None:
         "of the sequence: output, relative "
     )
     assert "what goes into it agrees to 0" in said
-    assert saying.places(location) == "te.py:7, called at site:block.attention"
+    assert saying.places(location) == "computed at te.py:7, called at site:block.attention"
+    assert location.culprit is not None
+    unknown = replace(location, culprit=replace(location.culprit, computed_at=""))
+    assert saying.places(unknown) == "called at site:block.attention"
     assert "tensors were compared" in saying.left_out(location)
     three = (("masks", 3), ("biases", 1), ("scales", 1))
     for count, said in (

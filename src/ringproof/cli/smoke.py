@@ -86,6 +86,9 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         if self.dry_run and self.nodes > 1 and ENDPOINT.fullmatch(self.rendezvous) is None:
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
+        if self.trace and self.feature == "graphs":
+            sentence = "a trace cannot be written while CUDA graphs are captured; use dynamic-cp"
+            raise InputError("--trace", sentence)
 
     def pair(self) -> Pair:
         """Return both programs.
@@ -115,16 +118,14 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         setting, upstream = pair.setting, pair.setting.upstream
         checkout = Path(self.upstream_on_nodes or upstream.megatron)
         setting = replace(setting, upstream=replace(upstream, megatron=checkout))
-        mounts = ""
+        mounts, given = "", (("--record", self.record), ("--trace", setting.traces))
+        results = [(option, path) for option, path in given if path]
         if kind == "kubernetes":
             places = [("--out", setting.folder), ("--upstream-on-nodes", checkout)]
-            kept = [("--record", self.record)] if self.record else []
-            kept += [("--trace", setting.traces)] if setting.traces else []
-            self.check_pods(self.device, [*places, *kept])
+            self.check_pods(self.device, [*places, *results])
         elif self.image:
-            results = [] if self.record is None else [self.record.resolve()]
-            results += [setting.traces] if setting.traces else []
-            mounts = self.container_mounts(self.device, [setting.folder, checkout, *results])
+            written = [path.resolve() for _, path in results]
+            mounts = self.container_mounts(self.device, [setting.folder, checkout, *written])
         there = bool(self.upstream_on_nodes) or kind == "kubernetes"
         words = ["--upstream", str(checkout)] if there else _absolute("--upstream", self.upstream)
         for name in ("te", "skills") if not self.image else ():  # the image has its own

@@ -136,9 +136,8 @@ class Matrix:
         if first is None:
             return result
         place = self._located(make(faults=faults), case.id, first.moment)
-        computed = saying.places(place)
-        said = f"{saying.sentence(place)}{computed and f'; computed at {computed}'}"
-        return replace(result, located=said, culprit=place.culprit)
+        said = filter(None, [saying.sentence(place), saying.places(place)])
+        return replace(result, located="; ".join(said), culprit=place.culprit)
 
     def _located(self, program: Program, name: str, step: int) -> WrongPlace:
         """Find the first wrong tensor of a case, against the same layout of ranks without CP."""

@@ -43,20 +43,17 @@ def when(step: int) -> str:
 def lines(location: WrongPlace) -> Iterator[str]:
     """Yield all that is known of a location."""
     yield sentence(location)
-    if places(location):
-        yield f"computed at {places(location)}"
+    yield from filter(None, [places(location)])
     yield from evidence(location)
     yield from others(location)
     yield left_out(location)
 
 
 def places(location: WrongPlace) -> str:
-    """Say which lines of upstream computed it; empty where that is not known."""
+    """Say which line of upstream computed it, and its caller; empty where neither is known."""
     found = location.culprit
-    if found is None:
-        return ""
-    called = f", called at {found.called_from}" if found.called_from else ""
-    return f"{found.computed_at}{called}".removeprefix(", ")
+    lines = (("computed", found.computed_at), ("called", found.called_from)) if found else ()
+    return ", ".join(f"{word} at {line}" for word, line in lines if line)
 
 
 def evidence(location: WrongPlace) -> Iterator[str]:
@@ -70,8 +67,7 @@ def others(location: WrongPlace) -> Iterator[str]:
     """Yield a line for each culprit that does not follow from the first one."""
     for one in location.others:
         place = replace(location, culprit=one, unstable="")
-        computed = places(place)
-        yield f"independent of it: {sentence(place)}{computed and f'; computed at {computed}'}"
+        yield "; ".join(filter(None, [f"independent of it: {sentence(place)}", places(place)]))
 
 
 def left_out(location: WrongPlace) -> str:
