@@ -5,8 +5,8 @@ network and with an empty cache. No rank is started: what would start one counts
 fails if it ends with a traceback, by a signal or with an exit code other than 0, 1 and 2, if it is
 too slow, if it makes a file in its folder that no option named, or if it leaves a process.
 
-`fuzzed.json` has the counts of the runs that were recorded last, with `--record`, and all that was
-wrong in them.
+`fuzzed.json` has the counts of the runs that were recorded last, with `--record`, the commit on
+which they ran, and all that was wrong in them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import psutil
 import typer
 
 from ringproof.cli import main as command
+from ringproof.prove.environment import read_environment
 
 SECONDS = 20
 BYTES = 2 << 30
@@ -198,9 +199,16 @@ def fuzz(runs: int, seed: int, counts: Counter[str] | None = None) -> Iterator[s
 
 
 def keep(place: Path, kind: str, seed: int, counts: Counter[str], problems: list[str]) -> None:
-    """Add the counts of a run of a fuzzer to the record of all, a JSON file."""
+    """Add the counts of a run of a fuzzer to the record, a JSON file.
+
+    The record of a kind is about one commit: a run on another one begins it again.
+    """
     record = json.loads(place.read_text()) if place.exists() else {}
-    kept = record.setdefault(kind, {"runs": 0, "wrong": [], "seeds": [], "counts": {}})
+    here = read_environment(Path(__file__).parents[2])
+    ran = {"commit": here.commit, "dirty": here.dirty}
+    kept = record.get(kind, {})
+    if any(kept.get(name) != value for name, value in ran.items()):
+        kept = record[kind] = {**ran, "runs": 0, "wrong": [], "seeds": [], "counts": {}}
     kept["runs"] += counts.total()
     kept["wrong"] += problems
     kept["seeds"].append(seed)

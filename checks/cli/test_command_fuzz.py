@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from checks.cli import fuzz
 from ringproof.cli import main as command
 from ringproof.errors import InputError
+from ringproof.prove.environment import Environment
 
 
 @pytest.mark.slow
@@ -42,3 +45,22 @@ def test_the_fuzzer_sees_what_is_wrong(
     found = fuzz.complaint(["train"])
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_a_record_is_about_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "fuzzed.json"
+
+    def record(commit: str, seed: int, problems: list[str]) -> dict[str, object]:
+        here = Environment("cpu", "3.11", None, "Linux", 2, (), commit, False)
+        monkeypatch.setattr(fuzz, "read_environment", lambda _: here)
+        fuzz.keep(place, "commands", seed, Counter(plan=2, train=1), problems)
+        kept: dict[str, object] = json.loads(place.read_text())["commands"]
+        return kept
+
+    record("a", 1, ["plan: traceback"])
+    both = record("a", 2, [])
+    assert (both["commit"], both["seeds"], both["runs"]) == ("a", [1, 2], 6)
+    assert (both["wrong"], both["counts"]) == (["plan: traceback"], {"plan": 4, "train": 2})
+    other = record("b", 3, [])
+    assert (other["commit"], other["seeds"], other["runs"]) == ("b", [3], 3)
+    assert other["wrong"] == []
