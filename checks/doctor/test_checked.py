@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.doctor.upstream_lines import COMMITS, cards, stack_at
+from checks.doctor.upstream_lines import COMMITS, cards, stack_at, upstream_at
 from ringproof.doctor import checked
 from ringproof.doctor.examine import examine
 from ringproof.doctor.lines import upstream_of
@@ -264,6 +264,32 @@ def test_checks_that_accepted_a_launch_count_where_the_model_takes_too_long(monk
     assert answer.accepted
     told = "".join(checked.lines(answer, examine(of_launch(LAUNCH), stack_at("main"))))
     assert "its checks accept this; no step was run: they take longer than 10 s" in told
+
+
+@pytest.mark.slow
+def test_what_no_rule_says_is_refused_by_upstreams_own_checks(stage, tmp_path):
+    """Layers that stages do not divide, checkpoints of another format, an evaluation batch."""
+    upstream_at(stage, "r0.19")
+    plain = "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 256 "
+    plain += "--max-position-embeddings 256 --micro-batch-size 1 --eval-interval 2 --lr 1 "
+    plain += "--train-iters 2 --global-batch-size 8 --pipeline-model-parallel-size 2 "
+    said = {
+        "--num-layers 5": "Number of layers should be divisible",
+        "--ckpt-format fsdp_dtensor": "fsdp_dtensor",
+        "--eval-micro-batch-size 3": "eval_global_batch_size (",
+    }
+    known = cards()
+    for index, (word, message) in enumerate(said.items()):
+        launch = Launch("pretrain_gpt.py", (*plain.split(), *word.split()), {}, 1, 4, "train.sh")
+        found = examine(of_launch(launch), stack_at("r0.19"))
+        assert not found.counts[Effect.REFUSED]
+        answer = checked.ask(
+            launch, upstream_of("r0.19", known), None, cache=stage.cache, offline=True,
+            folder=tmp_path / str(index), progress=lambda *_: None,
+        )  # fmt: skip
+        assert answer.accepted is False, answer
+        assert message in answer.message
+        assert answer.place.startswith("megatron/training/arguments.py:")
 
 
 def test_a_message_that_a_finding_names_is_not_repeated():

@@ -229,7 +229,6 @@ def test_each_rule_speaks_on_one_configuration_and_is_silent_on_another(tmp_path
 def _with_options(stack, entry, line):
     """The stack with a parser that has all options of the entry but those that it notes."""
     names = {word for word in entry.words if word.startswith("--")}
-    names.add("--eval-global-batch-size")  # whose check a parser without it does not make, either
     return replace(stack, options=frozenset(names.difference(entry.unknown.get(line, ()))))
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from checks.doctor.upstream_lines import cards, stack_at
+from checks.doctor.upstream_lines import cards
 from checks.skills.shared import REPOSITORY
 from ringproof.cards.statements import statements
 from ringproof.cli import doctor
 from ringproof.cli.main import app
-from ringproof.doctor.examine import RULES, examine
-from ringproof.doctor.reading import of_launch, read_settings
+from ringproof.doctor.examine import RULES
+from ringproof.doctor.reading import read_settings
 from ringproof.errors import InputError
-from ringproof.launch.reading import Launch
 
 RIGHT = [
     "--num-layers", "4", "--hidden-size", "64", "--num-attention-heads", "8", "--seq-length",
@@ -210,16 +208,6 @@ def test_without_an_upstream_every_line_is_examined(monkeypatch):
     found = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
     assert {"dev", "main", "r0.19"} <= found.keys()
     assert found["dev"].startswith("1 refused")
-
-
-@pytest.mark.parametrize("known", [frozenset(), frozenset({"--eval-global-batch-size"})])
-def test_a_checkout_without_the_option_does_not_check_the_evaluation_batch(known):
-    words = tuple(" ".join(RIGHT).replace("--global-batch-size 8", "--global-batch-size 7").split())
-    launch = Launch("pretrain_gpt.py", words, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 1, 8, "test")
-    for options in (known, frozenset(words) - {"--eval-global-batch-size"}):
-        stack = dataclasses.replace(stack_at("r0.17"), options=options)
-        names = {one.rule.name for one in examine(of_launch(launch), stack).findings}
-        assert ("evaluation-batch" in names) is (options == known)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import pytest
 
 from checks.doctor.random_launches import random_launches
+from checks.doctor.test_against_upstream import ASKING
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.examine import RULES, Examination, examine
@@ -54,6 +55,18 @@ class Training:
         """Ask doctor about a command line."""
         launch = Launch(SCRIPT, arguments, CONNECTIONS, 1, ranks, "the test")
         return examine(of_launch(launch), self.lines)
+
+    def accepted(self, launches: list[Launch]) -> Iterator[tuple[Launch, Examination]]:
+        """Yield the launches that neither a rule nor upstream's own checks refuse, in order."""
+        for start in range(0, len(launches), 100):
+            examined = [(one, self.examine(one.arguments, one.ranks))
+                        for one in launches[start:start + 100]]  # fmt: skip
+            left = [pair for pair in examined if not pair[1].counts[Effect.REFUSED]]
+            asked = [{"arguments": one.arguments, "world": one.ranks,
+                      "environment": dict(CONNECTIONS)} for one, _ in left]  # fmt: skip
+            said = self._stage.call(ASKING, 1, asked, upstream=self.upstream)[0]
+            answers = zip(left, said, strict=True)
+            yield from (pair for pair, refusal in answers if refusal is None)
 
     def run(self, arguments: tuple[str, ...], ranks: int, faults: tuple[str, ...] = ()) -> Outcome:
         """Train, after calling ``faults`` in every rank."""
@@ -137,10 +150,10 @@ def chosen(training: Training) -> tuple[list[tuple[Launch, SmallProgram]], Count
     wanted = {True: FAILING, False: LAUNCHES - FAILING}
     found: list[tuple[Launch, SmallProgram]] = []
     reasons: Counter[str] = Counter()
-    for drawn in random_launches(1000, SEED, tuple(training.options)):
-        launch = replace(drawn, arguments=(*drawn.arguments, "--eval-interval", "2"))
-        examined = training.examine(launch.arguments, launch.ranks)
-        if examined.counts[Effect.REFUSED] or (small := training.shrunk(launch)) is None:
+    drawn = [replace(one, arguments=(*one.arguments, "--eval-interval", "2"))
+             for one in random_launches(1000, SEED, tuple(training.options))]  # fmt: skip
+    for launch, examined in training.accepted(drawn):
+        if (small := training.shrunk(launch)) is None:
             continue
         rules, facts = fails(examined), examined.facts
         bad = bool(rules)

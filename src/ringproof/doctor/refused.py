@@ -1,4 +1,9 @@
-"""Rules for settings that upstream refuses before the first step."""
+"""Rules for settings of context parallelism that upstream refuses before the first step.
+
+Upstream's own checks say the same and more where they run, see `ringproof.doctor.checked`. What
+they refuse that has nothing to do with CP, such as layers that stages do not divide, is theirs
+to say.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,6 @@ from ringproof.launch.options import PROGRAMS
 NEAR = 0.75
 """Likeness from which a known option is proposed for an unknown one."""
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-UNEVEN = (
-    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-    "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split", "hybrid_layer_pattern",
-)  # fmt: skip
-"""Options with which pipeline stages need not have the same number of layers."""
 EVERY = ("without-dynamic-cp", *OLD, *NEW)
 BANKS = ("bank-6479", "bank-5618")
 WITH_SCHEDULER = ("main-packing", *NEW)
@@ -156,21 +155,6 @@ def _buffer(facts: Facts) -> object:
     return wrong and f"{ranks} ranks x {facts.budget} tokens < seq_length {facts.length}"
 
 
-def _evaluation_batch(facts: Facts) -> object:
-    if facts.options and "--eval-global-batch-size" not in facts.options:
-        return ""  # 0.17 is on a line that has this check, and does not have it itself
-    micro = facts.number("eval_micro_batch_size", facts.number("micro_batch_size", 1))
-    batch = facts.number("eval_global_batch_size", facts.number("global_batch_size", 0))
-    wrong = facts.dp is not None and micro > 0 and batch % (micro * facts.dp)
-    return wrong and f"the evaluation batch {batch} is not divisible by {micro} x DP {facts.dp}"
-
-
-def _stages(facts: Facts) -> object:
-    layers = facts.number("num_layers", 0)
-    wrong = layers % facts.pp and not facts.has(*UNEVEN)
-    return wrong and f"{layers} layers are not divisible by {facts.pp} stages"
-
-
 # -- configuration --------------------------------------------------------------------------------
 
 
@@ -191,13 +175,6 @@ def _dispatcher(facts: Facts) -> object:
     kind = facts.text("moe_token_dispatcher_type", default)
     wrong = facts.packs and facts.experts > 0 and kind not in ("alltoall", "flex")
     return wrong and f"the token dispatcher is {kind}, with a packing scheduler"
-
-
-def _bias_of_experts(facts: Facts) -> object:
-    bias = facts.megatron or facts.on("add_bias_linear")
-    split = facts.number("expert_tensor_parallel_size", facts.tp)
-    wrong = facts.experts > 0 and bias and not facts.on("disable_bias_linear") and split > 1
-    return wrong and f"experts with bias over {split} tensor-parallel ranks"
 
 
 def _partition(facts: Facts) -> object:
@@ -235,12 +212,6 @@ def _other_scheduler(facts: Facts) -> object:
     named = given or ("dp_balanced" if facts.old_name and facts.scheduler else "")
     wrong = facts.dynamic and named not in ("", "default_dynamic_cp")
     return wrong and f"the scheduler is {named}"
-
-
-def _groups(facts: Facts) -> object:
-    groups = 0 if facts.on("multi_latent_attention") else facts.key_value_heads
-    wrong = groups and groups % facts.tp and facts.tp % groups
-    return wrong and f"{groups} KV groups are no multiple or divisor of TP {facts.tp}"
 
 
 def _delayed(facts: Facts) -> object:
@@ -291,52 +262,6 @@ REFUSED: tuple[Rule, ...] = (
     Rule(LAUNCH + "device-connections", RefusedBy.ARGUMENTS, _connections,
          message="Using tensor model parallelism or context parallelism require setting",
          remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it"),
-    Rule(LAUNCH + "fsdp-connections", RefusedBy.ARGUMENTS,
-         lambda f: f.sharded and (f.environment or {}).get(CONNECTIONS) == "1"
-         and f"{CONNECTIONS} is 1 with FSDP",
-         message="requires CUDA_DEVICE_MAX_CONNECTIONS",
-         remedy="unset CUDA_DEVICE_MAX_CONNECTIONS"),
-    Rule(LAUNCH + "fsdp-checkpoints", RefusedBy.ARGUMENTS,
-         lambda f: f.on("use_megatron_fsdp") and f.text("ckpt_format") != "fsdp_dtensor"
-         and f"checkpoints of format {f.text('ckpt_format', 'torch_dist')} with FSDP",
-         message="fsdp_dtensor",
-         remedy="set ckpt_format to fsdp_dtensor", repair={"ckpt_format": "fsdp_dtensor"}),
-    Rule(LAUNCH + "fsdp-checkpoints", RefusedBy.ARGUMENTS,
-         lambda f: f.text("ckpt_format") == "fsdp_dtensor" and not f.on("use_megatron_fsdp")
-         and "checkpoints of format fsdp_dtensor without FSDP",
-         message="fsdp_dtensor",
-         remedy="leave ckpt_format out", repair={"ckpt_format": None}),
-    Rule(LAUNCH + "evaluation-batch", RefusedBy.ARGUMENTS, _evaluation_batch,
-         lines=("hybrid-broken", "main-packing", *NEW),
-         message="eval_global_batch_size (",
-         remedy="make the global batch divisible by micro_batch_size x DP"),
-    Rule(LAUNCH + "two-batch-sizes", RefusedBy.ARGUMENTS,
-         lambda f: f.given("step_batch_size_schedule") and f.given("global_batch_size")
-         and "a schedule of batch sizes and a global batch size",
-         lines=("hybrid-broken", *WITH_SCHEDULER),
-         message="--step-batch-size-schedule",
-         remedy="keep one of --step-batch-size-schedule and --global-batch-size",
-         repair={"global_batch_size": None}),
-    Rule(LAUNCH + "layers-of-stages", RefusedBy.ARGUMENTS, _stages,
-         message="Number of layers should be divisible by the pipeline-model-parallel size",
-         remedy="make the number of layers a multiple of PP"),
-    Rule(LAUNCH + "virtual-stages", RefusedBy.ARGUMENTS,
-         lambda f: f.virtual and f.pp == 1 and "virtual stages with PP 1",
-         message="When interleaved schedule is used",
-         remedy="raise PP, or leave virtual stages out"),
-    Rule(LAUNCH + "heads-of-tp", RefusedBy.CONFIG,
-         lambda f: f.heads % f.tp and f"{f.heads} heads are not divisible by TP {f.tp}",
-         message="num_attention_heads (",
-         remedy="make the number of heads a multiple of TP"),
-    Rule(LAUNCH + "groups-of-tp", RefusedBy.CONFIG, _groups,
-         message="num_query_groups (",
-         remedy="make num_query_groups a multiple or a divisor of TP"),
-    Rule(LAUNCH + "grouped-latent-attention", RefusedBy.ARGUMENTS,
-         lambda f: f.on("group_query_attention") and f.on("multi_latent_attention")
-         and "grouped-query attention with multi-latent attention",
-         message="Group query attention is mutually exclusive with multi latent attention",
-         remedy="leave --group-query-attention out",
-         repair={"group_query_attention": None, "num_query_groups": None}),
     Rule(HCP + "per-layer-list", RefusedBy.CONFIG, _types_for_layers,
          message="Length of cp_comm_type",
          remedy="give one type, or one for each layer"),
@@ -355,13 +280,6 @@ REFUSED: tuple[Rule, ...] = (
          lines=(V2,),
          message="Dynamic context parallelism not supported with CUDA Graph",
          remedy="leave CUDA graphs out"),
-    Rule(LAUNCH + "two-graph-options", RefusedBy.ARGUMENTS,
-         lambda f: (f.on("enable_cuda_graph") or f.on("external_cuda_graph"))
-         and f.text("cuda_graph_impl", "none") != "none"
-         and "an old and a new option for CUDA graphs",
-         message="Do not use --enable-cuda-graph or --external-cuda-graph with --cuda-graph-impl",
-         remedy="keep --cuda-graph-impl",
-         repair={"enable_cuda_graph": None, "external_cuda_graph": None}),
     Rule(DCP + "no-fsdp", RefusedBy.ARGUMENTS,
          lambda f: f.checked_as_dynamic and f.on("use_megatron_fsdp") and "Megatron FSDP is on",
          lines=(*OLD, *NEW), unchecked=Effect.FAILS,
@@ -427,10 +345,6 @@ REFUSED: tuple[Rule, ...] = (
          message="sequence_packing only supports moe_token_dispatcher_type",
          remedy="set moe_token_dispatcher_type to alltoall or flex",
          repair={"moe_token_dispatcher_type": "alltoall"}),
-    Rule(LAUNCH + "bias-of-experts", RefusedBy.CONFIG, _bias_of_experts,
-         message="Bias in Moe is only supported when ETP==1",
-         remedy="set --disable-bias-linear, or expert_tensor_parallel_size 1",
-         repair={"expert_tensor_parallel_size": "1"}),
     Rule(HCP + "transformer-engine-only", RefusedBy.CONFIG, _local, lines=(V1,),
          message="fallback_to_eager_attn only supports all_gather",
          remedy="set transformer_impl to transformer_engine",
