@@ -117,9 +117,9 @@ def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
 
 
 def test_scripts_of_bridge_are_told_by_what_they_import(tmp_path: Path) -> None:
-    mine, other = tmp_path / "train_mine.py", tmp_path / "own.py"
+    mine, other = tmp_path / "train_mine.py", tmp_path / "run_recipe.py"
     mine.write_text(SCRIPT)
-    other.write_text("import megatron.core\n")
+    other.write_text("import megatron.core\n")  # a program of the user's with Bridge's name
     assert calls_bridge(str(mine)) and calls_bridge("scripts/training/run_recipe.py")
     assert not calls_bridge(str(other)) and not calls_bridge("pretrain_gpt.py")
 

@@ -30,9 +30,13 @@ def is_bridge(spec: str) -> bool:
 
 
 def calls_bridge(script: str) -> bool:
-    """Whether a launch's script trains with Megatron-Bridge, by its name or what it imports."""
-    own = any(name.startswith("megatron.bridge") for name in imports_of(script))
-    return own or Path(script).name == RECIPES
+    """Whether a launch's script trains with Megatron-Bridge.
+
+    That follows from what it imports, or from its name where it is not at hand.
+    """
+    if Path(script).is_file():
+        return any(name.startswith("megatron.bridge") for name in imports_of(script))
+    return Path(script).name == RECIPES
 
 
 def open_pair(
