@@ -2,11 +2,17 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
+import typer
 from rich.text import Text
+from typer.testing import CliRunner
 
+from checks.render.miniature_skill import ALL_BLOCKS, block, write_skill
 from ringproof.cli.console import HarmlessConsole
+from ringproof.cli.main import app
+from ringproof.cli.output import write_result
 from ringproof.prove.showing import print_records
 from ringproof.styles import BAD, fitted, word_style
 
@@ -21,6 +27,13 @@ LINES = (
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
+class Terminal(io.StringIO):
+    """Text that a terminal got."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def printed(monkeypatch: pytest.MonkeyPatch, *, width: int = 80, no_color: str = "") -> str:
     """Return what a terminal of some width gets."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS"):
@@ -28,7 +41,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, *, width: int = 80, no_color: str =
     monkeypatch.setenv("TERM", "xterm-256color")
     if no_color:
         monkeypatch.setenv("NO_COLOR", no_color)
-    stream = io.StringIO()
+    stream = Terminal()
     HarmlessConsole(file=stream, width=width, force_terminal=True).say(LINES, good=False)
     return stream.getvalue()
 
@@ -61,6 +74,45 @@ def test_colours_are_for_terminals_that_want_them(
     assert capsys.readouterr().out.splitlines() == list(LINES), "a pipe gets each line as it is"
 
 
+def test_a_pipe_with_colours_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    HarmlessConsole(file=stream, width=40).say(LINES, good=False)
+    assert "\x1b[1;31mfailed\x1b[0m" in stream.getvalue()
+    assert ESCAPE.sub("", stream.getvalue()).splitlines() == list(LINES)
+
+
+def test_a_terminal_of_unknown_width_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    for console in (HarmlessConsole(file=(stream := Terminal())), HarmlessConsole(width=0)):
+        assert console.width == 80
+    HarmlessConsole(file=stream).say(LINES, good=False)
+    assert ESCAPE.sub("", stream.getvalue()).split() == " ".join(LINES).split()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_only_a_verdict_has_the_style_of_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], first: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(typer.Exit):
+        write_result({}, ("a/path: updated",), "", good=False, verdict_first=first)
+    assert ("\x1b[1;31ma/path: updated" in capsys.readouterr().out) is first
+
+
+def test_rows_of_a_command_have_no_style_of_a_verdict(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills", "# T\n\n" + block(ALL_BLOCKS[0]))
+    for words, code, said in (
+        (("render", "--skills", str(tmp_path / "skills"), "--check"), 1, ": stale"),
+        (("skills", "install", "--agent", "claude", "--into", str(tmp_path)), 0, ": installed"),
+    ):
+        done = CliRunner().invoke(app, words, env={"FORCE_COLOR": "1", "NO_COLOR": None})
+        row = done.output.splitlines()[0]
+        assert done.exit_code == code and row.endswith(said) and "\x1b" not in row, done.output
+
+
 def test_words_inside_of_a_line_have_no_style() -> None:
     assert word_style("refused: it") == (BAD, 0, 7)
     for line in ("it is refused: so", "no timeout of ranks 0-1", "nothing refused", "yesterday: 1"):
@@ -89,7 +141,7 @@ def test_a_run_of_all_skills_is_one_screen_unless_asked() -> None:
     records = [record(name) for name in ("dynamic-context-parallel", "hierarchical", "graphs")]
     screens = {}
     for verbose in (False, True):
-        stream = io.StringIO()
+        stream = Terminal()
         console = HarmlessConsole(file=stream, width=80, force_terminal=True, no_color=True)
         print_records(records, [], console, "seen", verbose=verbose)
         screens[verbose] = stream.getvalue().splitlines()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 GOOD, BAD, DOUBT, NOTE, ASIDE = "green", "bold red", "yellow", "cyan", "dim"
@@ -45,6 +46,11 @@ def word_style(line: str) -> tuple[str, int, int] | None:
         if found := _WORD.match(line, start):
             return _STYLE_OF[found[1]], *found.span(1)
     return None
+
+
+def shown_on(console: Console, text: Text) -> Text:
+    """Break a line to the width of a terminal; a pipe with colours (FORCE_COLOR) gets it whole."""
+    return fitted(text, console.width) if console.file.isatty() else text
 
 
 def fitted(text: Text, width: int) -> Text:

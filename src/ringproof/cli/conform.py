@@ -94,7 +94,7 @@ def conform(options: ConformCommand) -> None:
         write_json(records.as_json(record), options.json_path)
     if options.json_path != "-":
         console = HarmlessConsole()
-        wide = console if console.is_terminal else HarmlessConsole(width=TABLE_WIDTH)
+        wide = console if console.file.isatty() else HarmlessConsole(width=TABLE_WIDTH)
         table.print_record(record, known, wide)
     if other is not None:
         typer.echo(table.against(record, other), err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -10,15 +11,21 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ringproof.findings.printable import harmless
-from ringproof.styles import BAD, GOOD, fitted, word_style
+from ringproof.styles import BAD, GOOD, shown_on, word_style
 
 
 class HarmlessConsole(Console):
     """A console that escapes, in what it prints, what `harmless` escapes.
 
     rich itself removes only five control characters from a text, and prints all others. Where
-    NO_COLOR is set, nothing has a style; rich itself would print in bold.
+    NO_COLOR is set, nothing has a style; rich itself would print in bold. A width of 0, as
+    COLUMNS=0 gives it, counts as 80; rich itself would print nothing.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.width:
+            self.width = 80
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -42,7 +49,7 @@ class HarmlessConsole(Console):
                 text = Text(harmless(line), style)
                 if not style and (word := word_style(line)):
                     text.stylize(*word)
-                self.print(fitted(text, self.width), soft_wrap=True, highlight=False)
+                self.print(shown_on(self, text), soft_wrap=True, highlight=False)
             else:
                 typer.echo(harmless(line), err=self.stderr)
             style = ""

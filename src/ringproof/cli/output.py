@@ -64,12 +64,18 @@ def echo_text(text: str) -> None:
 
 
 def write_result(
-    value: Any, lines: Iterable[str], destination: str, *, good: bool | None = None
+    value: Any,
+    lines: Iterable[str],
+    destination: str,
+    *,
+    good: bool | None = None,
+    verdict_first: bool = True,
 ) -> None:
     """Write a result as JSON if a destination is given, and print its lines unless that is ``-``.
 
     Args:
-        good: Whether the verdict in the first line is good; ``None`` where it is not a verdict.
+        good: Whether the result is good; ``None`` where it cannot be bad.
+        verdict_first: Whether the first line says so, and gets the style of that.
 
     Raises:
         InputError: The path cannot be written.
@@ -78,7 +84,7 @@ def write_result(
     if destination:
         write_json(value, destination)
     if destination != "-":
-        HarmlessConsole().say(lines, good=good)
+        HarmlessConsole().say(lines, good=good if verdict_first else None)
     if good is not None and not good:
         raise typer.Exit(1)
 

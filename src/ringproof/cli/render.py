@@ -49,7 +49,8 @@ def render(options: RenderCommand) -> None:
                 write_atomically(item.path, item.content, field=str(item.path))
     stale = any(item.stale for item in files)
     data = _as_json(files, check=check, stale=stale)
-    write_result(data, _lines(files, check=check), options.json_path, good=data["pass"])
+    lines = _lines(files, check=check)
+    write_result(data, lines, options.json_path, good=data["pass"], verdict_first=False)
 
 
 def _as_json(files: list[RenderedFile], *, check: bool, stale: bool) -> dict[str, Any]:

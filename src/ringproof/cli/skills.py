@@ -216,7 +216,7 @@ def _write_results(
 ) -> None:
     rows = [{"name": place.name, "path": str(place), "result": said} for place, said in results]
     lines = (f"{row['path']}: {row['result']}" for row in rows)
-    write_result({"version": 1, "skills": rows}, lines, json_path, good=good)
+    write_result({"version": 1, "skills": rows}, lines, json_path, good=good, verdict_first=False)
 
 
 def _text(path: Path) -> str:

@@ -73,7 +73,8 @@ def compare(options: CompareCommand) -> None:
         **asdict(found),
     }
     good = found.culprit is None and found.compared > 0
-    write_result(data, (*names, *saying.lines(found)), options.json_path, good=good)
+    verdict, *more = saying.lines(found)
+    write_result(data, (verdict, *names, *more), options.json_path, good=good)
 
 
 def _compared(a: KeptTrace, b: KeptTrace, disturbed: KeptTrace) -> WrongPlace:

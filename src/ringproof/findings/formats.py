@@ -25,7 +25,7 @@ from rich.text import Text
 from ringproof import __version__
 from ringproof.findings.finding import Finding, Report, Rule
 from ringproof.findings.printable import showable
-from ringproof.styles import ASIDE, BAD, DOUBT, GOOD, NOTE, fitted
+from ringproof.styles import ASIDE, BAD, DOUBT, GOOD, NOTE, shown_on
 
 
 def finding_data(report: Report, finding: Finding) -> dict[str, Any]:
@@ -66,8 +66,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _print(console: Console, line: Text) -> None:
-    shown = fitted(line, console.width) if console.is_terminal else line
-    console.print(shown, soft_wrap=True, highlight=False)
+    console.print(shown_on(console, line), soft_wrap=True, highlight=False)
 
 
 def _sayable(text: str, console: Console) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from ringproof.prove.prove import NO_TESTS
 from ringproof.prove.results import ProofState, Verdict
 from ringproof.prove.touches import Evidence
-from ringproof.styles import BAD, GOOD, fitted
+from ringproof.styles import BAD, GOOD, shown_on
 from ringproof.templates import fill_template
 
 Record = Mapping[str, Any]
@@ -84,8 +84,7 @@ def print_records(
 
     def say(line: str) -> None:
         text = Text.from_markup(line)
-        shown = fitted(text, console.width) if console.is_terminal else text
-        console.print(shown, soft_wrap=True, highlight=False)
+        console.print(shown_on(console, text), soft_wrap=True, highlight=False)
 
     heading = _heading(records, problems)
     good = heading.startswith(_GOOD)
