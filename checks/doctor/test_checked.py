@@ -7,8 +7,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from checks.doctor.upstream_lines import COMMITS, cards, stack_at, upstream_at
+from ringproof.cli.main import app
 from ringproof.doctor import checked
 from ringproof.doctor.examine import examine
 from ringproof.doctor.lines import upstream_of
@@ -153,6 +155,24 @@ def test_the_newest_release_is_asked_where_the_cache_has_it(monkeypatch, there):
     assert bool(answer.why_not) is not there
     quick = commands.DoctorCommand(words=("x",), quick=True)
     assert commands._asked(examine(of_launch(LAUNCH), stacks[newest]), quick) is None
+
+
+def test_without_a_line_checks_ask_the_newest_release_and_mark_its_row(monkeypatch, tmp_path):
+    commands = import_module("ringproof.cli.doctor")
+    script = tmp_path / "train.sh"
+    script.write_text("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2\n")
+    monkeypatch.setattr(commands, "find_products", nothing_installed)
+    monkeypatch.setattr(
+        commands, "_checked", lambda *_: checked.Checked("x", False, "a reason", "arguments.py:9")
+    )
+    done = CliRunner().invoke(app, ["doctor", str(script), "--checks"])
+    assert "a reason" in done.output, done.output
+    marked = [row for row in done.output.splitlines() if "own program refuses it" in row]
+    assert len(marked) == 1 and marked[0].split()[0] == "r0.19"
+
+
+def nothing_installed(*_, **__):
+    raise InputError("--upstream", "nothing is installed here")
 
 
 def options_of(words):

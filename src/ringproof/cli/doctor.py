@@ -42,7 +42,7 @@ from ringproof.doctor.repair import (
     with_checked_remedies,
     written_again,
 )
-from ringproof.doctor.report import data, lines, table
+from ringproof.doctor.report import REFUSES, data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
@@ -101,8 +101,6 @@ class DoctorCommand(SourceOptions):
             raise InputError("--line", "give only one of --upstream, --line and --to")
         if self.rehearse and not self.upstream:
             raise _no_checkout("--rehearse")
-        if self.checks and not (self.upstream or self.line):
-            raise _no_checkout("--checks")
         if self.ampere and self.blackwell:
             raise InputError("--ampere", "--ampere and --blackwell exclude each other; give one")
         if self.checks and self.quick:
@@ -150,9 +148,11 @@ def doctor(options: DoctorCommand) -> None:
     asked = _asked(examined[first], options)
     if asked is not None:
         examined[first] = checked.settled(examined[first], asked)
+    refused = asked is not None and asked.accepted is False
     pairs = [(one, repaired(one)) for one in examined.values()]
-    if asked is not None and asked.accepted is False and options.checks:
-        asked = replace(asked, changed=_asked_again(*pairs[0], options))
+    if asked is not None and refused and options.checks:
+        of_first = examined[first], repaired(examined[first])
+        asked = replace(asked, changed=_asked_again(*of_first, options))
     if options.json_path:
         extra = {} if ran is None else {"rehearsal": rehearsed.data(ran)}
         extra |= {} if asked is None else {"checks": checked.data(asked)}
@@ -162,15 +162,14 @@ def doctor(options: DoctorCommand) -> None:
         _fix(settings, pairs, options.words, values)
     elif options.json_path != "-":
         said = [
-            *(table(examined) if len(pairs) > 1 else lines(*pairs[0])),
+            *(table(examined, first if refused else "") if len(pairs) > 1 else lines(*pairs[0])),
             *(() if asked is None else checked.lines(asked, examined[first])),
             *(() if ran is None else rehearsed.lines(ran)),
         ]
-        if len(pairs) == 1 and asked is not None and asked.accepted is False:
-            said[0] += "; upstream's own program refuses it"
+        if len(pairs) == 1 and refused:
+            said[0] += REFUSES
         HarmlessConsole().say(said, good=_good(examined, asked, ran))
     final = {name: pair[bool(wanted)].bad for name, pair in zip(examined, pairs, strict=True)}
-    refused = asked is not None and asked.accepted is False
     final[first] |= refused
     if not refused and all(one.not_examined for one in examined.values()):
         raise typer.Exit(2)

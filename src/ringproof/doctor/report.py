@@ -12,6 +12,7 @@ from ringproof.doctor.rule import Effect
 from ringproof.doctor.settings import TITLES, WITHOUT_MEGATRON
 
 MOST_NAMES = 8
+REFUSES = "; upstream's own program refuses it"
 """Settings that a line of the report names."""
 
 
@@ -86,13 +87,18 @@ def verdict(examination: Examination) -> str:
     return f"verdict: {said}"
 
 
-def table(examinations: Mapping[str, Examination]) -> Iterator[str]:
-    """Yield one line per line of upstream."""
+def table(examinations: Mapping[str, Examination], refused: str = "") -> Iterator[str]:
+    """Yield one line per line of upstream.
+
+    Args:
+        refused: The line whose own program was run and refuses the launch.
+    """
     wide = max(map(len, examinations))
     yield "no upstream is given; on the lines that the skills know:"
     for name, one in examinations.items():
         missing = [skill for skill in _asked(one) if skill in one.stack.blocked]
         told = f"; {', '.join(missing)} cannot train there" if missing else ""
+        told += REFUSES if name == refused else ""
         yield f"  {name:{wide}}  {verdict(one).partition(': ')[2]}{told}"
     yield "choose one with --line NAME, or name a checkout with --upstream PATH"
 
