@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `docs.making` is no part of the package
 
 from docs.making import browser, pages, plots  # noqa: E402 - needs the path above
+
+_UNSET = re.compile(r"\[([^\]]+)\]\(https://github\.com/OWNER/[^)]*\)")
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show links to the project's address as text until `checks.house.address` has set it."""
+    return _UNSET.sub(r"\1", markdown)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -22,6 +22,7 @@ EXAMPLES = (Path(__file__), Path(__file__).with_name("test_address.py"))
 RELEASES = (
     ("CITATION.cff", re.compile(r"^version: (.+)$", re.MULTILINE)),
     (".claude-plugin/plugin.json", re.compile(r'"version": "(.+)"')),
+    ("docs/index.md", re.compile(r"^Version ([\d.]+\d),", re.MULTILINE)),
     (".pre-commit-hooks.yaml", re.compile(r"rev: v(.+)$", re.MULTILINE)),
     *(
         (path.relative_to(ROOT).as_posix(), re.compile(r'^  version: "(.+)"$', re.MULTILINE))

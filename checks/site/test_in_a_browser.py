@@ -93,6 +93,39 @@ def test_search_finds_a_pitfall_by_its_error_text(page: Any, complaints: Complai
     assert complaints == []
 
 
+def test_the_switch_changes_colours_and_pictures(page: Any, complaints: Complaints) -> None:
+    """From those of the system to light and to dark; a picture follows, whatever the system has."""
+    page.goto("")
+    picture = page.locator("article img").first
+    light, scheme = picture.screenshot(), "document.body.dataset.mdColorScheme"
+    assert page.evaluate(scheme) == "default"
+    page.click("label.md-header__button[title*='switch to light']")
+    page.click("label.md-header__button[title*='switch to dark']")
+    page.wait_for_function(f"{scheme} === 'slate'")
+    assert picture.screenshot() != light
+    page.goto("proven/")
+    assert page.evaluate(scheme) == "slate"
+    assert complaints == []
+
+
+@pytest.mark.parametrize("width", (390, 1440))
+def test_the_proofs_fit_and_can_be_filtered(width: int, page: Any, complaints: Complaints) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto("proven/")
+    cut = "nodes => nodes.filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.className)"
+    assert page.locator(".stack .md-typeset__scrollwrap, .stack td").evaluate_all(cut) == []
+    assert page.evaluate(OVERFLOWS) == []
+    rows = page.locator(".stack tbody tr")
+    page.fill(".filter input", "LOSS  never-there")  # each word counts
+    assert rows.locator("visible=true").count() == 0
+    page.fill(".filter input", "dynamic gpu")
+    shown = rows.locator("visible=true")
+    assert 0 < shown.count() < rows.count()
+    assert all("dynamic" in text.lower() for text in shown.all_inner_texts())
+    assert page.inner_text(".filter output") == f"{shown.count()} of {rows.count()} rows"
+    assert complaints == []
+
+
 def planned(page: Any) -> dict[str, Any]:
     """The answer that the page shows."""
     return page.evaluate("window.plannerAnswer")
