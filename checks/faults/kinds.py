@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checks.faults import engine, megatron
-from checks.faults.planting import Run, planted
+from checks.faults.planting import Run, planted, remembering
 from checks.faults.programs import MOE, TP
 
 ATTENTION = r"decoder\.layers\.0\.self_attention\.core_attention(\.\w+)?"
@@ -23,6 +23,15 @@ Given = dict[str, Any]
 def last_layer_scaled(given: Given, run: Run) -> Any:
     """The attention of the last layer returns values that are too large by a thousandth."""
     return run() * 1.001 if given["self"].layer_number == 2 else run()
+
+
+@planted(f"{engine.MODULE}.forward")
+@remembering
+def layers_scaled_by_turns(given: Given, run: Run, kept: Given) -> Any:
+    """Attention is too large in the first of two layers, and in the next microbatch in the last."""
+    layer = given["self"].layer_number
+    kept[layer] = microbatch = kept.get(layer, 0) + 1
+    return run() * 1.001 if layer == microbatch else run()
 
 
 @planted("megatron.core.tensor_parallel.layers:VocabParallelEmbedding.forward")

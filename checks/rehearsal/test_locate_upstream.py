@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.faults import engine, megatron, programs
+from checks.faults import engine, kinds, megatron, programs
 from ringproof.rehearsal.fixtures import ComparedOutcome, SessionServers
 from ringproof.rehearsal.locate.locating import locate
 from ringproof.rehearsal.locate.result import WrongPlace
@@ -88,10 +88,20 @@ def test_a_run_that_agrees_has_no_culprit(located: Located) -> None:
 def test_a_planted_defect_is_located(
     located: Located, fault: object, phase: str, module: str, file: str
 ) -> None:
-    found = located(fault).culprit
-    assert found is not None
+    place = located(fault)
+    found = place.culprit
+    assert found is not None and not place.others
     assert (found.phase, found.module, found.step) == (phase, module, 1)
     assert file in found.computed_at and found.computed_at.rpartition(":")[2].isdigit()
     assert found.error > 1000 * found.tolerance
     good = [one for one in found.evidence if not one.wrong]
     assert bool(good) is (phase != "reduction")
+
+
+@pytest.mark.slow
+def test_a_defect_of_another_microbatch_is_listed(located: Located) -> None:
+    place = located(kinds.layers_scaled_by_turns)
+    both = filter(None, [place.culprit, *place.others])
+    found = [(one.phase, one.module, one.microbatches) for one in both]
+    module = "decoder.layers.{}.self_attention.core_attention"
+    assert found == [("forward", module.format(0), (0,)), ("forward", module.format(1), (1,))]
