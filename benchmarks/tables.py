@@ -28,9 +28,9 @@ _DIFFERENCES = ("largest_relative_difference", "grad_norm")
 _SHRUNK = (
     "context_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
     "expert_model_parallel_size", "num_layers", "hidden_size", "num_moe_experts", "seq_length",
-    "data parallel size", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu", "train_batch_size",
+    "data-parallel size", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu", "train_batch_size",
 )  # fmt: skip
-"""Settings of which a table says how they were shrunk; the record has all."""
+"""Settings of which a table says how they were shrunk."""
 
 Record = Mapping[str, Any]
 
@@ -287,7 +287,8 @@ def located_table(record: Record) -> str:
 def _located_cells(row: Record) -> tuple[str, ...]:
     module = f" `{row['module']}`" if row["module"] else ""
     file = row["computed_at"].rpartition("/")[2]
-    verdict = row["verdict"] if row["verdict"] == "exact" else f"**{row['verdict']}**"
+    right = row["verdict"] in ("exact", "control")
+    verdict = row["verdict"] if right else f"**{row['verdict']}**"
     name, _, release = row["name"].partition("@")
     version = row["megatron"].partition("#")[0].removeprefix("pip:").replace("==", " ")
     training = f"{row['training']}, {version}" if release else row["training"]
@@ -349,7 +350,7 @@ def _framework_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
         said.replace("|", "/"),
         *("" if one is None else f"{one:.0e}".replace("0e+00", "0") for one in found),
         f"{row['seconds']:.0f}",
-        ", ".join(one for one in numbers if one.startswith(_SHRUNK)),
+        ", ".join(one for one in dict.fromkeys(numbers) if one.startswith(_SHRUNK)),
     )
 
 
@@ -409,23 +410,44 @@ def _kind_cells(row: Record) -> tuple[str, ...]:
 
 def agreeing_table(record: Record) -> str:
     """In how many trainings without a defect something is named, by section and seed."""
-    head = "section", "seed", "no culprit", "false alarms", "differs", "not compared"
-    counts: dict[tuple[str, str], Counter[str]] = {}
+    head = (
+        *("section", "seed", "no culprit", "false alarms", "differs", "not compared"),
+        "compared without some tensors",
+    )
+    groups: dict[tuple[str, str], list[Record]] = {}
     for row in record["rows"]:
-        seed = row["name"].rpartition(" ")[2]
-        counts.setdefault((row["group"], seed), Counter())[row["verdict"]] += 1
-    kinds = "agrees", "alarm", "differs", "not run"
-    ordered = sorted(counts.items(), key=lambda one: one[0][1])
-    rows = [(*place, *(str(count[kind]) for kind in kinds)) for place, count in ordered]
-    total = Counter(row["verdict"] for row in record["rows"])
-    return _table(head, (*rows, ("all", "", *(str(total[kind]) for kind in kinds))))
+        groups.setdefault((row["group"], row["name"].rpartition(" ")[2]), []).append(row)
+
+    def cells(rows: Sequence[Record]) -> tuple[str, ...]:
+        count = Counter(row["verdict"] for row in rows)
+        return tuple(str(count[kind]) for kind in ("agrees", "alarm", "differs", "not run"))
+
+    def partly(rows: Sequence[Record]) -> list[str]:
+        return [f"`{row['name'].partition(',')[0]}`" for row in rows if row["left_out"]]
+
+    ordered = sorted(groups.items(), key=lambda one: one[0][1])
+    table = [(*place, *cells(rows), ", ".join(partly(rows))) for place, rows in ordered]
+    whole = record["rows"]
+    return _table(head, (*table, ("all", "", *cells(whole), str(len(partly(whole))))))
 
 
 def forks_table(record: Record) -> str:
     """What a rehearsal of each fork said, and how long it took."""
-    head = "fork", "what is wrong", "seconds", "what was said", "verdict"
+    head = (
+        *("fork", "what is wrong", "seconds", "exit code", "headline of the launch"),
+        *("located", "what was located", "verdict"),
+    )
     rows = (
-        (f"`{row['name']}`", row["breaks"], f"{row['seconds']:.0f}", row["said"], row["verdict"])
+        (
+            f"`{row['name']}`",
+            row["breaks"],
+            f"{row['seconds']:.0f}",
+            str(row["exit"]),
+            row["headline"],
+            "by `--against` alone" if row["against"] else "in the launch",
+            row["said"],
+            row["verdict"],
+        )
         for row in record["rows"]
     )
     return _table(head, rows)

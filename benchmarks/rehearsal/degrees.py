@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import environment
 from ringproof.cache import default_cache
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting
@@ -78,7 +79,10 @@ def main() -> None:
         launches["p2p"], given.upstream, given.te, given.out, default_cache(), gpu("h100"),
         offline=True,
     )  # fmt: skip
-    record: dict[str, Any] = {"megatron": given.commit, "layers": LAYERS, "rows": {}}
+    record: dict[str, Any] = {
+        "environment": environment(), "megatron": given.commit, "transformer_engine": given.te,
+        "layers": LAYERS, "rows": {},
+    }  # fmt: skip
     with Fitting(request, lambda *_: None) as fitting:
         for name, launch in launches.items():
             record["rows"][name] = row_of(fitting.extended(fitting.prepare(launch)))

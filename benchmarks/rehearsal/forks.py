@@ -94,6 +94,7 @@ def rehearsed(fork: Fork, checkout: Path, engine: str, folder: Path) -> dict[str
     row = {
         "name": fork.name,
         "breaks": fork.breaks,
+        "against": fork.against,
         "planted": fork.phase,
         "phase": culprit.get("phase", ""),
         "module": culprit.get("module", ""),

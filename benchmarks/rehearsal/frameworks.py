@@ -3,7 +3,8 @@
 ``python -m benchmarks.rehearsal.frameworks --clone verl=PATH --clone bridge=PATH`` reads the
 scripts that ``frameworks.toml`` names from clones, bare or not, and runs ``ringproof rehearse`` on
 each. Nothing of a script is kept: a row of ``results/frameworks.json`` has its path, the verdict
-and which settings were shrunk. A script that was recorded is not run again unless it is named.
+and which settings were changed, with both values where one is a number. A script that was recorded
+is not run again unless it is named.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import environment
 from ringproof.tables import read_table
 
 TABLE = "frameworks.toml"
 RESULTS = Path(__file__).parent / "results" / "frameworks.json"
 KEPT = (
     "headline", "starts", "agrees", "largest_relative_difference", "megatron", "refused_by",
+    "transformer_engine",
 )  # fmt: skip
 
 
@@ -36,6 +39,16 @@ def written(clone: Path, commit: str, path: str, folder: Path) -> Path:
     script.parent.mkdir(parents=True)
     script.write_bytes(text)
     return script
+
+
+def split_changes(changes: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
+    """Return the changes with a number before or after, with both, and the names of the others."""
+    numbers = {
+        one["what"]: f"{one['before']} to {one['after']}"
+        for one in changes
+        if one["before"][:1].isdigit() or one["after"][:1].isdigit()
+    }
+    return numbers, sorted({one["what"] for one in changes} - numbers.keys())
 
 
 def rehearsed(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -54,15 +67,14 @@ def rehearsed(script: Path, options: Sequence[str], folder: Path) -> dict[str, A
         last = (done.stderr.strip().splitlines() or [""])[-1]
         return row | {"message": last.replace(f"{folder}/", "")}
     result = json.loads(target.read_text())
-    changes = {one["what"]: f"{one['before']} to {one['after']}" for one in result["shrunk"]}
-    numbers = {name: said for name, said in changes.items() if said[:1].isdigit()}
+    numbers, others = split_changes(result["shrunk"])
     return row | {
         **{name: result[name] for name in KEPT},
         "grad_norm": result["agreement"]["largest_relative_difference_of_grad_norm"],
         "ranks": [result["launch"]["ranks"], (result["program"] or {}).get("ranks")],
         "taken": result["path"]["taken"],
         "shrunk": numbers,
-        "left_out": sorted(changes.keys() - numbers.keys()),
+        "left_out": others,
     }
 
 
@@ -91,6 +103,7 @@ def main() -> None:
     table = read_table("benchmarks.rehearsal", TABLE)
     commits = {name: one["commit"] for name, one in table["repository"].items()}
     record = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    here = {name: environment()[name] for name in ("python", "torch")}
     if record.get("commits") != commits:
         record = {"commits": commits, "launches": {}}
     for entry in table["launch"]:
@@ -99,7 +112,7 @@ def main() -> None:
         if of not in clones or (path in record["launches"] and not again):
             continue
         more = ["--offline"] if given.offline else []
-        row = row_of(entry, table["repository"][of], Path(clones[of]), more)
+        row = here | row_of(entry, table["repository"][of], Path(clones[of]), more)
         record["launches"][path] = row
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")
         print(row["exit"], row["seconds"], path, row.get("headline", row.get("message")))

@@ -226,6 +226,7 @@ def clean_row(pair: Pair, found: WrongPlace, seconds: float) -> dict[str, Any]:
     alarm = "alarm" if one and not stopped else "not run"
     return {
         "name": pair.name,
+        "megatron": pair.program.upstream.megatron_name,
         "group": pair.training,
         "said": saying.sentence(found),
         "compared": found.compared,
@@ -267,15 +268,15 @@ def expected(name: str) -> tuple[str, str]:
 
 
 def judged(row: Mapping[str, Any], module: str) -> str:
-    """Return ``exact``, ``near`` (phase or module alone), ``other`` or ``none``.
+    """Return ``exact``, ``near`` (phase or module alone), ``other``, ``none`` or ``control``.
 
-    Where nothing is wrong, no phase is planted, and ``exact`` is an answer without one.
+    Where no phase is planted, nothing is to be wrong, and ``control`` is an answer without one.
 
     Args:
         module: In which the defect is planted, as a regular expression.
     """
     if not row["phase"]:
-        return "none" if row["planted"] else "exact"
+        return "none" if row["planted"] else "control"
     right = bool(re.fullmatch(module, row["module"]))
     if row["phase"] == row["planted"]:
         return "exact" if right else "near"

@@ -26,6 +26,7 @@ from ringproof.rehearsal.protocol.trace import (
 
 torch = pytest.importorskip("torch")
 LAYERS, WIDTH = 9, 64
+ROOT = Path(__file__).parents[2]
 
 
 def recorded(folder: Path, request: TraceRequest, rows: int) -> RankTrace:
@@ -64,14 +65,21 @@ def recorded(folder: Path, request: TraceRequest, rows: int) -> RankTrace:
     return read_rank(folder / "trace-0.json", folder / "trace-0.bin").trace
 
 
-def test_eight_ranks_write_less_than_1_gb(tmp_path: Path) -> None:
-    assert 3 * 8 * SMOKE.most_bytes < 1_000_000_000
+def test_a_trace_ends_at_its_limit_and_is_not_compared(tmp_path: Path) -> None:
     request = replace(SMOKE, layers=0, rows=0, most_bytes=300_000)
     trace = recorded(tmp_path, request, rows=64)
     written = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert trace.full and request.most_bytes / 2 < written <= request.most_bytes
     found = located(*[RunTrace((RankRecord(trace, np.zeros(0, np.uint8)),))] * 3, (1,))
     assert found.reason == "the trace is larger than its limit"
+
+
+def test_the_page_has_the_limits_of_a_sample() -> None:
+    page = " ".join((ROOT / "docs" / "cluster.md").read_text(encoding="utf-8").split())
+    assert f"at most {SMOKE.rows} at equal distances" in page
+    assert f"exceed {SMOKE.most_bytes / 1e6:.0f} MB" in page
+    assert "eight ranks write less than 1 GB in the three programs" in page
+    assert 8 * 3 * SMOKE.most_bytes < 1e9
 
 
 def test_the_sample_fits_where_the_whole_does_not(tmp_path: Path) -> None:
