@@ -82,6 +82,11 @@ ELASTIC = (
         ("srun: error: n1: task 3: Exited with exit code 137", "killed"),
         ("n1:1:2 [0] transport.cc:154 NCCL WARN Cuda failure 'invalid argument'", "nccl-cuda"),
         (f" iteration 5/ 9 | lm loss: {float('nan'):.6E} |", "nan-in-line"),
+        ("n1:1:2 [0] NCCL WARN NET/Socket : message truncated : 4 bytes, not 2", "nccl-sizes"),
+        (
+            "IndexKernel.cu:92: f(): block: [3,0,0], thread: [64,0,0] Assertion `x` failed.",
+            "device-assert",
+        ),
     ],
 )
 def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
@@ -94,7 +99,7 @@ def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
     "line",
     [
         "usage: pretrain_gpt.py [-h] [--cuda-graph-modules X]", "finance: nan-iterations are bad",
-        ELASTIC.format(1), "exitcode  : <N/A>", "# grad norm: nan", "loss: nankai", "Root Cause?",
+        "exitcode  : <N/A>", "# grad norm: nan", "loss: nankai", "Root Cause?",
         "KeyError is raised by dict", "exited with code 1", "exit code: 1370",
         "note: CUDA error: an illegal memory access", "",
     ],
@@ -275,7 +280,7 @@ LAYOUTS = ("torch", "srun", "files", "stamped")
 ELSEWHERE = {  # see test_a_line_alone and test_diagnose_facts
     "graph-options", "killed", "crashed", "nan-in-line", "usage", "nan-line", "bus-error", "xid",
     "preempted", "nan-graphs-overlap", "nan-thd-padding", "evicted", "nccl-cuda",
-    "missing-symbol",
+    "missing-symbol", "nccl-sizes",
 }  # fmt: skip
 OF_OTHER_KINDS = {"hang", "follow-up", "silent"}
 NO_MESSAGE = {

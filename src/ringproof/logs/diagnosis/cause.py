@@ -41,6 +41,8 @@ HIERARCHICAL = "a2a+p2p"
 _SAID_ALONE = ("C++ exception",)  # errors that one line shows, and nobody quotes
 _NUMBERS = re.compile(r"\d+")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_EXITED = re.compile(r"exit code \d")
+_LAUNCHER = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)|bin/torchrun\b")
 _SUCCESS = ("", "0", "None")  # what SystemExit says of a program that ends without a failure
 _WRAPPERS = ("ExceptionGroup", "BaseExceptionGroup")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
@@ -164,9 +166,9 @@ class ErrorTable:
         """Take an error."""
         if event.root:
             self._roots.add(event.who)
-            if not event.error.startswith("exit code -"):
-                self._exited.setdefault(event.who, event)
-                return
+        if _EXITED.match(event.error):
+            self._exited.setdefault(event.who, event)
+            return
         if event.wait is not None:
             self._facts.note_group(event.wait.group)
             if len(self._waits) < MOST_WAITS:
@@ -177,7 +179,7 @@ class ErrorTable:
         if event.error == NOTICED:
             self._noticed.setdefault(event.who, event)
             return
-        if event.error == LOOSE:
+        if event.error == LOOSE or (event.error == CUT and _LAUNCHER.search(event.place)):
             self._leave(event)
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
@@ -191,7 +193,8 @@ class ErrorTable:
             return
         before = self._unknown.pop(event.who, key)
         handled = self._findings.get(before)
-        if event.after and before != key and handled and handled.who == {event.who}:
+        replaces = event.after and before != key and event.error != CUT
+        if replaces and handled and handled.who == {event.who}:
             del self._findings[before]  # the code that handled it raised this one
         if not symptoms:
             self._unknown[event.who] = key
@@ -246,10 +249,11 @@ class ErrorTable:
         strong = [one for one in causes if not one.first.weak and one.first.error != CUT]
         if strong and all(map(_is_general, strong)):
             strong += [one for one in causes if one.symptom and not _is_general(one)]
-        ordered = self._ordered(strong or causes)
         rest = [one for kind in KINDS[1:] for one in live if one.kind == kind]
-        if not ordered:
-            ordered = [one for one in rest if one.kind != "follow-up"][:1]
+        waits = [one for one in rest if one.kind != "follow-up"][:1]
+        # A traceback without its end says less than a timeout.
+        vague = not strong and all(one.first.error == CUT for one in causes)
+        ordered = [*(waits if vague else ()), *self._ordered(strong or causes)]
         unread = [one for one in self._unread if not self._passed(one, _GOES_ON)]
         if len(self._findings) == MOST_FINDINGS:
             self._notes.append(f"later kinds of errors than the first {MOST_FINDINGS} are left out")

@@ -69,7 +69,8 @@ NEEDLES = (
     b"exits with return code = -",
     b'"MainThread"',
     b"Root Cause (first",
-    b"(exitcode: -",
+    b"(exitcode: ",
+    b"] Assertion `",  # of a kernel
     b": nan",
     b": NaN",  # of JSON
     b": NAN",  # of Python's format .6E, in which Megatron prints a loss

@@ -18,7 +18,10 @@ _NATIVE = re.compile(
     r"^(?![\w.]*(?:Error|Exception)\b)(?:[\w.]+: )?(/\S+\.(?:cu|cuh|cpp|h):\d+ in function \S+: .+)"
 )
 _WHAT = re.compile(r"^\s*what\(\): +(.+)")
-_ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
+_ENDED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+_KERNEL = re.compile(
+    r"\.cuh?:\d{1,9}: .{0,300}?(block: \[[\d,]{1,30}\], thread: .{0,20} Assertion `.{0,300})"
+)
 _SLURM_TASKS = re.compile(r"srun: error: \S+ tasks? ([\d,-]+): (.+)")
 _SLURM = re.compile(r"(?:slurmstepd|srun): (?:error|Force Terminated): (.+)")
 _MPI = re.compile(
@@ -59,6 +62,8 @@ def shown_alone(body: str, file: str, name: str) -> dict[str, Any]:
     """
     if device := _DEVICE.search(body):
         return {"error": "CUDA error", "message": device[1]}
+    if kernel := _KERNEL.search(body):
+        return {"error": "CUDA error", "message": kernel[1], "weak": True}
     if what := _WHAT.match(body) or _TERMINATED.search(body) or _NATIVE.match(body):
         return {"error": "C++ exception", "message": what[1], "weak": True}
     if ended := _ENDED.search(body):

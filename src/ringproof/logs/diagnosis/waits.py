@@ -22,6 +22,7 @@ _RANK = re.compile(r"\[rank(\d{1,9})\]:|\[Rank (\d{1,9})\] ")
 WHOLE_RUN = "default_pg"
 _SAME_SIZES = re.compile(r"(?i)all_?reduce|_base|broadcast|^reduce$")
 MOST_WAITS = 40_000
+UNNUMBERED = -1  # before torch 2.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Wait:
     @property
     def message(self) -> str:
         """Group, operation and sequence number."""
-        return f"{self.group or 'unnamed group'} {self.operation} {self.sequence}"
+        number = "" if self.sequence == UNNUMBERED else f" {self.sequence}"
+        return f"{self.group or 'unnamed group'} {self.operation}{number}"
 
 
 def read_wait(text: str) -> Wait | None:
@@ -54,7 +56,7 @@ def read_wait(text: str) -> Wait | None:
     work = _WORK.search(text)
     told = dict(_FIELD.findall(work[1])) if work else {}
     detected = None if work else _DETECTED.search(text)
-    if detected is None and not (told.get("SeqNum", "").isdecimal() and "OpType" in told):
+    if detected is None and "OpType" not in told:
         return None
     named = _GROUP.search(text)
     group = (named[2] or f"GUID {named[1]}") if named else ""
@@ -64,7 +66,8 @@ def read_wait(text: str) -> Wait | None:
     if rank is None and (group == WHOLE_RUN or not group):
         rank = place
     guid = named[1] if named else ""
-    sequence = int(detected[1] if detected else told["SeqNum"])
+    number = detected[1] if detected else told.get("SeqNum", "")
+    sequence = int(number) if number.isdecimal() else UNNUMBERED
     elements = told.get("NumelIn", ""), told.get("NumelOut", "")
     return Wait(group, guid, place, rank, told.get("OpType", ""), sequence, elements)
 
@@ -103,6 +106,8 @@ def disagreeing(waiting: Iterable[Waiting]) -> Iterator[list[Waiting]]:
     together: defaultdict[tuple[str, str, int], list[Waiting]] = defaultdict(list)
     for one in waiting:
         wait = one.wait
+        if wait.sequence == UNNUMBERED:
+            continue
         if wait.guid or wait.place == wait.rank:  # else it may be one of several groups
             together[wait.group, wait.guid, wait.sequence].append(one)
     for same in together.values():
