@@ -186,3 +186,24 @@ def test_a_thinned_reference_with_cp_is_put_together() -> None:
     assert (thin.values(stored)[::2] == full.values(every_row)[::2]).all()
     # The first rows of both ranks are 0 and 4, which are no rows at equal distances of 8.
     assert embedded(thinned(run(), 8))[1].shape == (8, 1, 3)
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "engine")])
+def test_a_rank_that_raises_leaves_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: tuple[str, ...]
+) -> None:
+    from ringproof.rehearsal.rank import bootstrap, member
+
+    def fail(program: object, rank: int, folder: Path, *more: object) -> bool:
+        (folder / "trace-0.bin").write_bytes(b"values")
+        raise ValueError("a defect of upstream")
+
+    monkeypatch.setattr(bootstrap, "prepare", lambda *_: set())
+    for name in ("execute", "record"):
+        monkeypatch.setattr(bootstrap, name, fail)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    words = ("--megatron", "M", "--engine-version", "2", "--dtype", "float32", *engine)
+    with pytest.raises(ValueError, match="a defect"):
+        member.main([*words, "--trace", str(tmp_path / "on"), "pretrain_gpt.py"])
+    assert (tmp_path / "on" / "trace-0.bin").read_bytes() == b"values"

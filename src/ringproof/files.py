@@ -96,7 +96,12 @@ def make_new_folder(folder: Path, *, field: str) -> None:
         InputError: It cannot be created, or there is something in it.
     """
     make_folder(folder, field=field)
-    if any(folder.iterdir()):
+    check_new_folder(folder, field=field)
+
+
+def check_new_folder(folder: Path, *, field: str) -> None:
+    """Raise an `InputError` where there is something in a folder."""
+    if folder.is_dir() and any(folder.iterdir()):
         raise InputError(field, f"{shown(folder)} is not empty; name a new folder")
 
 

@@ -32,7 +32,8 @@ class OptionField:
         choices: The values that a text may have; any value for none.
         least, most: Limits of a number, ``None`` for none; ``most`` only with ``least``.
         seconds: Whether the number is a time to wait.
-        needs: Field of the same dataclass without which this one has no effect.
+        needs: Field of the same dataclass without which this one has no effect, or several with
+            spaces between them, any of which will do.
         argument: Whether it is an argument, which has a placeholder in place of a spelling.
         callback: Changes the value of the command line, as typer's callbacks do.
     """
@@ -133,9 +134,11 @@ def check_options(values: Any) -> None:
         if "option" in one.metadata:
             value, limits = getattr(values, one.name), told(one)
             check_value(spelled(one), value, limits)
-            if limits.needs and value != one.default and not getattr(values, limits.needs):
-                needed = next(other for other in fields(values) if other.name == limits.needs)
-                raise InputError(spelled(one), f"{spelled(one)} needs {spelled(needed)}")
+            needed = [other for other in fields(values) if other.name in limits.needs.split()]
+            there = not needed or any(getattr(values, other.name) for other in needed)
+            if value != one.default and not there:
+                names = " or ".join(map(spelled, needed))
+                raise InputError(spelled(one), f"{spelled(one)} needs {names}")
 
 
 def require(values: Any, *names: str) -> None:

@@ -64,13 +64,9 @@ def echo_text(text: str) -> None:
 
 
 def write_result(
-    value: Any,
-    lines: Iterable[str],
-    destination: str,
-    *,
-    good: bool | None = None,
+    value: Any, lines: Iterable[str], destination: str, *, good: bool | None = None,
     verdict_first: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """Write a result as JSON if a destination is given, and print its lines unless that is ``-``.
 
     Args:

@@ -18,7 +18,7 @@ from ringproof.cli.options import CacheOptions, command_of, known_skills
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import RunOptions, rank_progress, require_packages
 from ringproof.errors import InputError, shown
-from ringproof.files import claimed, make_folder, make_new_folder
+from ringproof.files import check_new_folder, claimed, make_folder, make_new_folder
 from ringproof.options import option, require, seconds
 from ringproof.rehearsal.smoke.jobs import JobOptions
 
@@ -81,14 +81,14 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
     def __post_init__(self) -> None:
         self.check_job()
         require(self, "upstream", "feature")
-        if self.upstream_on_nodes and not (self.slurm or self.kubernetes):
-            raise InputError("--upstream-on-nodes", "it needs --slurm or --kubernetes")
         if self.dry_run and self.nodes > 1 and ENDPOINT.fullmatch(self.rendezvous) is None:
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
         if self.trace and self.feature == "graphs":
             sentence = "a trace cannot be written while CUDA graphs are captured; use dynamic-cp"
             raise InputError("--trace", sentence)
+        if self.trace and not self.judge:
+            check_new_folder(self.trace, field="--trace")
 
     def pair(self) -> Pair:
         """Return both programs.
@@ -118,14 +118,15 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         setting, upstream = pair.setting, pair.setting.upstream
         checkout = Path(self.upstream_on_nodes or upstream.megatron)
         setting = replace(setting, upstream=replace(upstream, megatron=checkout))
-        mounts, given = "", (("--record", self.record), ("--trace", setting.traces))
+        mounts, written = "", tuple[Path, ...]()
+        given = (("--record", self.record), ("--trace", setting.traces))
         results = [(option, path) for option, path in given if path]
         if kind == "kubernetes":
             places = [("--out", setting.folder), ("--upstream-on-nodes", checkout)]
             self.check_pods(self.device, [*places, *results])
         elif self.image:
-            written = [path.resolve() for _, path in results]
-            mounts = self.container_mounts(self.device, [setting.folder, checkout, *written])
+            written = (setting.folder, *(path.resolve() for _, path in results))
+            mounts = self.container_mounts(self.device, [*written, checkout])
         there = bool(self.upstream_on_nodes) or kind == "kubernetes"
         words = ["--upstream", str(checkout)] if there else _absolute("--upstream", self.upstream)
         for name in ("te", "skills") if not self.image else ():  # the image has its own
@@ -135,7 +136,7 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         for name in ("ranks_per_node", "nodes", "steps", "device"):
             words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         setting = replace(setting, python="python" if self.image else setting.python)
-        return Job(tuple(words), self, mounts), replace(pair, setting=setting)
+        return Job(tuple(words), self, mounts, written), replace(pair, setting=setting)
 
     def _open(self) -> Upstream:
         """Open upstream's code; on CUDA the Transformer Engine that is installed."""

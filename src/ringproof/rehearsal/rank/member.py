@@ -41,13 +41,15 @@ def main(words: list[str]) -> int:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="ringproof-rank-") as name:
         folder = Path(name)
-        if cpu:
-            finished = bootstrap.execute(program, rank, folder, packages)
-        else:
-            finished = bootstrap.record(program, rank, folder)
-        for path in sorted(folder.glob("trace*.*") if traced else ()):
-            given.trace.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, given.trace / path.name)
+        try:
+            if cpu:
+                finished = bootstrap.execute(program, rank, folder, packages)
+            else:
+                finished = bootstrap.record(program, rank, folder)
+        finally:  # a rank that raises has written what it recorded, too
+            for path in sorted(folder.glob("trace*.*") if traced else ()):
+                given.trace.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, given.trace / path.name)
     if cpu and finished and dist.is_initialized():
         print_census()
     return 0 if finished else 1

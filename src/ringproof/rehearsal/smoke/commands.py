@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import printable
@@ -88,11 +89,13 @@ class Job:
         options: Options that repeat this smoke run, apart from the feature and the folder of logs.
         asked: What the user says about the file.
         mounts: What Slurm mounts into a container; empty without one.
+        written: Folders among it that the job creates.
     """
 
     options: tuple[str, ...]
     asked: JobOptions
     mounts: str = ""
+    written: tuple[Path, ...] = ()
 
 
 def render(template: str, pair: Pair, job: Job) -> str:
@@ -109,7 +112,7 @@ def render(template: str, pair: Pair, job: Job) -> str:
         "job": asked,
         "setting": setting,
         "folder": printable(str(setting.folder)),
-        "folder_word": _quoted(str(setting.folder)),
+        "written": shell([str(folder) for folder in job.written]),
         "setup": [*(f"export {name}={_quoted(value)}" for name, _, value in named), *asked.setup],
         "container": f" {shell(container)}" if job.mounts else "",
         "commands": [{"name": program.name, "line": line} for program, line in started],

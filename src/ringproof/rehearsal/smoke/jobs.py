@@ -14,12 +14,13 @@ CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _KEY = r"[A-Za-z0-9]([\w.-]*/)?[\w.-]*"
 _SEVERAL = "Can be given several times."
+_ANY_JOB = "slurm kubernetes"
 _FORMS = (
-    ("sbatch", r"--[a-z][\w-]*(=[\w.,:/%@+()*\[\]-]+)?", "--account=team"),
+    ("sbatch", r"--[a-z][\w-]*(=[\w.,:/%@+()*\[\]|&=?!-]+)?", "--account=team"),
     ("setup", r"[^\n\r\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]+", "'module load cuda'"),
     ("env", r"[A-Za-z_]\w*=[^\0]*", "NCCL_SOCKET_IFNAME=eth0"),
-    ("memory", r"[1-9]\d*(\.\d+)?([KMGTP]i?)?", "512Gi"),
-    ("rdma", rf"{_KEY}=[1-9]\d*", "rdma/shared=1"),
+    ("memory", r"[1-9]\d*(\.\d+)?(k|Ki|[MGTPE]i?)?", "512Gi"),
+    ("rdma", rf"(?!(nvidia\.com/gpu|cpu|memory)=){_KEY}=[1-9]\d*", "rdma/shared=1"),
     ("toleration", rf"{_KEY}(=[\w.-]*)?", "nvidia.com/gpu"),
     ("namespace", _NAME, "training"),
     ("queue", _NAME, "team-queue"),
@@ -38,27 +39,32 @@ class JobOptions:
     kubernetes: str = option(
         "", "Write a JobSet manifest for kubectl. - writes it to standard output.", metavar="PATH"
     )
-    minutes: int = option(30, "Time limit of a job in minutes.", least=1)
+    minutes: int = option(30, "Time limit of a job in minutes.", least=1, needs=_ANY_JOB)
     image: str = option(
         "",
         "Container image (required with --kubernetes); with --slurm that of srun's option "
         "--container-image, which pyxis adds.",
         metavar="IMAGE",
+        needs=_ANY_JOB,
     )
     upstream_on_nodes: str = option(
         "",
         "Where the nodes or pods have the checkout, if not at the place of --upstream.",
         metavar="DIR",
+        needs=_ANY_JOB,
     )
     cpus: int = option(
-        0, "Cores of a node for all of its ranks. With --slurm, 0 takes whole nodes.", least=0
-    )
+        0, "Cores of a node for all of its ranks. With --slurm, 0 takes whole nodes.",
+        least=0, needs=_ANY_JOB,
+    )  # fmt: skip
     env: tuple[str, ...] = option(
-        (), f"Set a variable for all ranks of a job. {_SEVERAL}", metavar="NAME=VALUE"
-    )
+        (), f"Set a variable for all ranks of a job. {_SEVERAL}",
+        metavar="NAME=VALUE", needs=_ANY_JOB,
+    )  # fmt: skip
     setup: tuple[str, ...] = option(
-        (), f"Line of bash for a job, before its programs. {_SEVERAL}", metavar="LINE"
-    )
+        (), f"Line of bash for a job, before its programs. {_SEVERAL}",
+        metavar="LINE", needs=_ANY_JOB,
+    )  # fmt: skip
     sbatch: tuple[str, ...] = option(
         (), f"Option of sbatch for the script, such as --account=team. {_SEVERAL}",
         metavar="OPTION", needs="slurm",
@@ -68,6 +74,7 @@ class JobOptions:
         "Persistent volume claim, and where pods have it (required with --kubernetes). --out and "
         "the checkout are then paths below it.",
         metavar="NAME:PATH",
+        needs="kubernetes",
     )
     memory: str = option("", "Memory of a pod.", metavar="512Gi", needs="kubernetes")
     rdma: str = option(

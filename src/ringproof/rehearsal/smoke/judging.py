@@ -17,6 +17,7 @@ from ringproof.logs.training.compare import SeriesComparison, compare_logs
 from ringproof.logs.training.quantities import parse_columns
 from ringproof.logs.training.read import read_log
 from ringproof.prove.environment import Environment
+from ringproof.rehearsal.protocol.trace import HEAD
 from ringproof.rehearsal.smoke.launcher import rank_logs
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
@@ -142,9 +143,10 @@ def lines(verdict: SmokeVerdict) -> Iterator[str]:
             f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}; "
             f"{hidden}"
         )
-    if (traces := verdict.pair.setting.traces) is not None:
-        both = shlex.join(str(traces / program.name) for program in verdict.pair.programs)
-        yield f"compare: ringproof trace compare {both}"
+    top, programs = verdict.pair.setting.traces, verdict.pair.programs
+    traces = [top / program.name for program in programs] if top else []
+    if traces and all((folder / HEAD).is_file() for folder in traces):
+        yield f"compare: ringproof trace compare {shlex.join(map(str, traces))}"
 
 
 def _is_evidence(line: str) -> bool:
