@@ -15,6 +15,8 @@ from ringproof.cli import main as command
 from ringproof.errors import InputError
 from ringproof.prove.environment import Environment
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
@@ -64,3 +66,17 @@ def test_a_record_is_about_one_commit(tmp_path: Path, monkeypatch: pytest.Monkey
     other = record("b", 3, [])
     assert (other["commit"], other["seeds"], other["runs"]) == ("b", [3], 3)
     assert other["wrong"] == []
+
+
+def test_the_committed_record_is_whole_and_names_its_commit() -> None:
+    record = json.loads(Path(fuzz.__file__).with_name("fuzzed.json").read_text(encoding="utf-8"))
+    assert {*record} == {"commands", "files"}
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    for kept in record.values():
+        assert sum(kept["counts"].values()) == kept["runs"] and len({*kept["seeds"]}) > 1
+        assert len(kept["commit"]) == 40 and kept["dirty"] is False
+        assert kept["wrong"] == []
+    commit = record["commands"]["commit"]
+    assert record["files"]["commit"] == commit
+    runs = f"{record['commands']['runs']:,} lines of options and {record['files']['runs']:,} files"
+    assert f"At commit `{commit[:8]}`, {runs}" in changes
