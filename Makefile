@@ -69,7 +69,7 @@ docs: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	if command -v npm >/dev/null; then \
 		npm ci --silent --prefix docs/browser && $(BIN)/python -m docs.making.browser; fi
-	timeout 60 $(BIN)/mkdocs build --strict --quiet
+	timeout 180 $(BIN)/mkdocs build --strict
 
 # Every page of the site in Chromium: errors, other hosts, contrast, a phone's width, the planner.
 docs-test: docs
