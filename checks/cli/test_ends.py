@@ -26,10 +26,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 40
 ENDED_SECONDS = 5
 """In which all that a command has started ends with it."""
-ORPHANED_SECONDS = 25
+ORPHANED_SECONDS = 40
 """After SIGKILL nobody is left who ends what a command has started: it has to end by itself."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STARTED_SECONDS = 0.3
