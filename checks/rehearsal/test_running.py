@@ -131,7 +131,7 @@ def test_a_missing_stand_in_is_named_with_its_caller(stage: SessionServers) -> N
 
 def test_ranks_that_end_without_a_report_did_not_end_well(stage: SessionServers) -> None:
     found = failure(stage, "leave", None)
-    assert (found.kind, found.rank) == ("died", 0)
+    assert found.kind == "died" and found.rank in (0, 1)  # both leave, either one first
     assert "exit code 0 and without a report" in found.message
 
 
