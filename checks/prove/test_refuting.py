@@ -21,6 +21,7 @@ from ringproof.cards import load_card, statements
 from ringproof.prove.closure import SourceClosure
 from ringproof.prove.environment import read_environment
 from ringproof.prove.suite import ProveRequest, SuiteResult
+from ringproof.refuting import outcomes
 from ringproof.refuting.editing import EditError, edited_text
 from ringproof.refuting.outcomes import Fate, Refuted, read_refuted, seen_sentence, seen_to_fail
 from ringproof.refuting.planting import edited_trees
@@ -133,7 +134,9 @@ def test_the_summary_counts_what_was_seen_to_fail(copied: Miniature) -> None:
     assert summary(copied, "limited") == ""
 
 
-def test_the_summary_names_stale_rows_with_their_skill(copied: Miniature) -> None:
+def test_the_summary_names_stale_rows_with_their_skill(
+    copied: Miniature, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = copied.root / "skills" / "demo" / "refutations.toml"
     path.write_text(path.read_text().replace('replace = "5"', 'replace = "6"', 1))
     one = summary(copied, "limited")
@@ -143,6 +146,8 @@ def test_the_summary_names_stale_rows_with_their_skill(copied: Miniature) -> Non
     none = summary(copied, "limited")
     assert none.startswith("0 of the 2")
     assert none.endswith("; stale: demo/limited, other/limited")
+    monkeypatch.setattr(outcomes, "MOST", 1)
+    assert summary(copied, "limited").endswith("; stale: demo/limited and 1 more")
 
 
 def test_a_row_of_one_statement_leaves_those_of_other_records(copied: Miniature) -> None:

@@ -40,6 +40,7 @@ from ringproof.refuting.refutations import (
 from ringproof.styles import BAD, DOUBT, GOOD, NOTE
 
 VERSION = 1
+MOST = 3  # of the stale rows, which can be more than a hundred, in a sentence
 
 
 class Fate(str, Enum):
@@ -214,8 +215,8 @@ def seen_sentence(
 ) -> str:
     """Say how many of the statements that were executed in upstream's code were seen to fail.
 
-    Rows of the records that do not hold today do not count, and are named, and so are refutations
-    that do not fit their card. Without any of them, it says nothing.
+    Rows of the records that do not hold today do not count. The first of them are named, and so are
+    refutations that do not fit their card. Without any of them, it says nothing.
 
     Args:
         evidence: Folder of the records.
@@ -246,4 +247,6 @@ def seen_sentence(
     if not seen and not stale and not problems:
         return ""
     told = f"{seen} of the {executed} that were executed have a proof that was seen to fail"
-    return told + (f"; stale: {', '.join(stale)}" if stale else "") + "".join(problems)
+    more = f" and {len(stale) - MOST} more" if len(stale) > MOST else ""
+    told += f"; stale: {', '.join(stale[:MOST])}{more}" if stale else ""
+    return told + "".join(problems)
