@@ -13,6 +13,8 @@ from checks.render.miniature_skill import ALL_BLOCKS, block, write_skill
 from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.main import app
 from ringproof.cli.output import write_result
+from ringproof.cli.rehearse import rank_progress
+from ringproof.progress import progress
 from ringproof.prove.showing import print_records
 from ringproof.styles import BAD, fitted, word_style
 
@@ -148,3 +150,18 @@ def test_a_run_of_all_skills_is_one_screen_unless_asked() -> None:
     assert len(screens[False]) <= 24 and max(map(len, screens[False])) <= 80
     assert screens[False][0].startswith("nothing refuted; 360 statements")
     assert any("graphs-119" in line for line in screens[True])
+
+
+@pytest.mark.parametrize("kind", ["tests", "ranks"])
+def test_a_pipe_with_colours_gets_lines_of_progress_and_no_bar(kind: str) -> None:
+    """FORCE_COLOR lets rich take a pipe for a terminal."""
+    stream = io.StringIO()
+    console = HarmlessConsole(file=stream, width=80, force_terminal=True)
+    if kind == "tests":
+        with progress(console, "tests") as update:
+            update(20, 40, 0, "one")
+    else:
+        with rank_progress(console) as tell:
+            tell("train", "step 1")
+    assert ("tests: 20/40" if kind == "tests" else "train: step 1") in stream.getvalue()
+    assert "\x1b[?25l" not in stream.getvalue(), "a bar hides the cursor"

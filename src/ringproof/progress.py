@@ -20,7 +20,7 @@ def progress(
     console: Console, phase: str, total: int | None = None
 ) -> AbstractContextManager[Update]:
     """Show the progress of a phase; ``total`` is ``None`` while the number of steps is unknown."""
-    return (_bar if console.is_terminal else _lines)(console, phase, total)
+    return (_bar if console.file.isatty() else _lines)(console, phase, total)
 
 
 @contextmanager

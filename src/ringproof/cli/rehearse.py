@@ -288,7 +288,7 @@ def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
             last = phase, now
             console.print(f"{phase}: {line}", markup=False, highlight=False, soft_wrap=True)
 
-    if not console.is_terminal:
+    if not console.file.isatty():
         yield tell
         return
     with console.status("starting") as status:
