@@ -5,13 +5,12 @@ python -m benchmarks.rehearsal.degrees --upstream git:PATH@REF --commit SHA --js
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks.records import environment
+from benchmarks.rehearsal.options import parser_of
 from ringproof.cache import default_cache
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting
@@ -64,12 +63,7 @@ def row_of(found: Fit) -> dict[str, Any]:
 
 def main() -> None:
     """Measure each choice, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--upstream", required=True)
-    parser.add_argument("--commit", required=True, help="its commit, for the record")
-    parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("build/fit-degrees"))
+    parser = parser_of(__doc__, "build/fit-degrees")
     given = parser.parse_args()
     launches = {
         name: with_settings(read_command(words.split()), settings)

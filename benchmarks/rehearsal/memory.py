@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rehearsal.options import parser_of
 from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
@@ -239,16 +240,11 @@ def begun(path: Path, commit: str, engine: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the table after each row."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--upstream", required=True)
-    parser.add_argument("--commit", required=True, help="its commit, for the record")
-    parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
-    parser.add_argument("--json", type=Path, required=True)
+    parser = parser_of(__doc__, "build/fit-memory")
     parser.add_argument("--only", nargs="*", default=[], help="names of tests, or parts of them")
     parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no test after these")
     parser.add_argument("--timeout", type=float, default=300.0, help="longest time of a test")
-    parser.add_argument("--out", type=Path, default=Path("build/fit-memory"))
     given = parser.parse_args()
     started = time.monotonic()
     record = begun(given.json, given.commit, given.te)

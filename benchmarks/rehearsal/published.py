@@ -5,14 +5,13 @@ python -m benchmarks.rehearsal.published --upstream git:PATH@REF --commit SHA --
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks.rehearsal.memory import refused
+from benchmarks.rehearsal.options import parser_of
 from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
@@ -57,13 +56,8 @@ def row_of(entry: dict[str, Any], request: FitRequest) -> dict[str, Any]:
 
 def main() -> None:
     """Measure each entry, and write the table after each."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--upstream", required=True)
-    parser.add_argument("--commit", required=True, help="its commit, for the record")
-    parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
-    parser.add_argument("--json", type=Path, required=True)
+    parser = parser_of(__doc__, "build/fit-published")
     parser.add_argument("--only", nargs="*", default=[], help="parts of names")
-    parser.add_argument("--out", type=Path, default=Path("build/fit-published"))
     parser.add_argument("--timeout", type=float, default=600.0, help="of one rank, in seconds")
     given = parser.parse_args()
     table = read_table("benchmarks.rehearsal", TABLE)
