@@ -50,6 +50,7 @@ def sarif(made: Report) -> Any:
 
 def text_of(made: Report, **options: Any) -> str:
     stream = io.StringIO()
+    # A line is broken only where the stream itself is a terminal.
     stream.isatty = lambda: bool(options.get("force_terminal"))  # type: ignore[method-assign]
     print_report(made, Console(file=stream, **options))
     return stream.getvalue()

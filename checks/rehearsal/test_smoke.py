@@ -233,7 +233,7 @@ def test_missing_packages_are_named(checkout: Path, monkeypatch: pytest.MonkeyPa
 def test_a_machine_without_gpus_is_refused(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch = ModuleType("torch")
+    torch = ModuleType("torch")  # a few names, since the real one takes seconds to import
     torch.__spec__ = ModuleSpec("torch", None)
     torch.cuda = SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
