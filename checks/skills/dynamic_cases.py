@@ -301,7 +301,11 @@ def observe(_: None) -> dict[str, Any]:
 
 
 class Words:
-    """A tokenizer: a conversation is the number of its tokens."""
+    """A tokenizer: a conversation is the number of its tokens.
+
+    The last of them ends the document. The data set of 0.16.1 appends such a token where it is
+    absent, and a length would then not be the one that was asked for.
+    """
 
     eod, pad = 1, 0
 
@@ -309,6 +313,7 @@ class Words:
         self, conversation: list[dict[str, Any]], **_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.full((conversation[0]["content"],), 7)
+        tokens[-1] = self.eod
         return tokens, tokens
 
 
