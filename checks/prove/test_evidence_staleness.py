@@ -69,6 +69,18 @@ def test_the_closure_is_what_the_test_imports(tmp_path: Path) -> None:
     )
 
 
+def test_what_runs_a_test_is_not_its_own(tmp_path: Path) -> None:
+    repository = _repository(tmp_path)
+    closure = SourceClosure(repository.root)
+    assert closure.files("checks/test_a.py", own=True) == ("checks/helper.py", "checks/test_a.py")
+    old = closure.digest("checks/test_a.py", own=True)
+    repository.file("src/pack/later.py", "X = 2\n")
+    repository.file("checks/conftest.py", "import os\n")
+    assert SourceClosure(repository.root).digest("checks/test_a.py", own=True) == old
+    repository.file("checks/helper.py", "X = 2\n")
+    assert SourceClosure(repository.root).digest("checks/test_a.py", own=True) != old
+
+
 def test_a_module_started_in_a_subprocess_counts(tmp_path: Path) -> None:
     closure = SourceClosure(_repository(tmp_path).root)
     files = closure.files("smoke/test_run.py")

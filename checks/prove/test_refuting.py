@@ -189,6 +189,8 @@ def test_a_record_holds_until_its_statement_edits_or_test_change(copied: Miniatu
     path.write_text(whole.replace("statement = 'limited'", "statement = 'limited'\nproof = 'a'"))
     assert seen() == frozenset()
     path.write_text(whole)
+    made.file("conftest.py", "import os\n")
+    assert seen() == {"limited"}, "it runs the test, and says nothing about upstream"
     made.file("checks/test_facts.py", TESTS.replace("== 4", "> 0"))
     assert seen() == frozenset()
     old = {name: replace(row, sources="") for name, row in recorded.items()}

@@ -31,21 +31,26 @@ class SourceClosure:
         self._direct: dict[Path, frozenset[Path]] = {}
         self._hashes: dict[Path, str] = {}
 
-    def files(self, test_file: str) -> tuple[str, ...]:
-        """Return the closure as sorted paths relative to the root; empty if the file is missing."""
-        start = self._root / test_file
+    def files(self, test_file: str, *, own: bool = False) -> tuple[str, ...]:
+        """Return the closure as sorted paths relative to the root; empty if the file is missing.
+
+        Args:
+            own: Leave out ``src``, each ``conftest.py`` and what only these import: they run a
+                test. What remains is what the test does, and with what it compares.
+        """
+        start, source = self._root / test_file, self._root / "src"
         seen: set[Path] = set()
-        stack = [start, *self._conftests(start)] if start.is_file() else []
+        stack = [start, *(() if own else self._conftests(start))] if start.is_file() else []
         while stack:
             path = stack.pop()
-            if path not in seen:
+            if path not in seen and not (own and source in path.parents):
                 seen.add(path)
                 stack.extend(self._imports(path))
         return tuple(sorted(path.relative_to(self._root).as_posix() for path in seen))
 
-    def digest(self, test_file: str) -> str | None:
-        """Return the SHA-256 over names and contents of the closure, or ``None``."""
-        names = self.files(test_file)
+    def digest(self, test_file: str, *, own: bool = False) -> str | None:
+        """Return the SHA-256 over names and contents of `files`, or ``None``."""
+        names = self.files(test_file, own=own)
         total = hashlib.sha256()
         for name in names:
             total.update(f"{name}\0{self._hashes[self._root / name]}\n".encode())

@@ -76,7 +76,8 @@ class Refuted:
         proof: Node id of the test that failed.
         failure: First line of its failure.
         why: Reason for any other outcome.
-        sources: `SourceClosure.digest` of the file of ``proof``; empty if it is not known.
+        sources: `SourceClosure.digest` of what the file of ``proof`` says itself, without the code
+            that runs it; empty if it is not known.
         commit, dirty: Those of the checkout that tried it; see `Environment`.
     """
 
@@ -93,8 +94,8 @@ class Refuted:
 
 
 def proof_sources(row: Refuted, closure: SourceClosure) -> str:
-    """Return the digest of the sources of the test that failed; empty without one."""
-    return (row.proof and closure.digest(row.proof.partition("::")[0])) or ""
+    """Return the digest of what the test that failed says itself; empty without one."""
+    return (row.proof and closure.digest(row.proof.partition("::")[0], own=True)) or ""
 
 
 def current_digest(statement: Statement, refutations: Refutations) -> str:
