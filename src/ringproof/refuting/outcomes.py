@@ -15,13 +15,13 @@ Rows of older records have no ``sources``, and the commit of their record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from ringproof import __version__
 from ringproof.cards import Statement, load_card, statements
@@ -122,19 +122,6 @@ def refuted_record(
     }
 
 
-class _Row(BaseModel):
-    statement: str
-    outcome: Fate
-    digest: str = ""
-    proof: str = ""
-    failure: str = ""
-    why: str = ""
-    seconds: float = 0.0
-    sources: str = ""
-    commit: str | None = None
-    dirty: bool | None = None
-
-
 class _Checkout(BaseModel):
     commit: str | None = None
     dirty: bool | None = None
@@ -143,14 +130,14 @@ class _Checkout(BaseModel):
 class _RefutedRecord(BaseModel):
     version: int
     environment: _Checkout = _Checkout()
-    refutations: tuple[_Row, ...]
+    refutations: tuple[dict[str, Any], ...]
 
 
-def _rows(record: _RefutedRecord) -> Iterator[Refuted]:
-    """Yield the rows of a record; those of older records get its commit."""
-    for row in record.refutations:
-        own = "commit" in row.model_fields_set
-        yield Refuted(**row.model_dump() | ({} if own else record.environment.model_dump()))
+def _rows(record: _RefutedRecord) -> tuple[Refuted, ...]:
+    """Return the rows of a record; those of older records get its commit."""
+    checkout = record.environment.model_dump()
+    rows = TypeAdapter(tuple[Refuted, ...])
+    return rows.validate_python([{**checkout, **row} for row in record.refutations])
 
 
 def record_name(skill: str) -> str:
@@ -171,9 +158,10 @@ def read_refuted(folder: Path, skill: str, environment: str = "*") -> dict[str, 
     for path in sorted(folder.glob(f"{environment}/{record_name(skill)}")):
         try:
             record = _RefutedRecord.model_validate_json(path.read_bytes())
+            rows = _rows(record) if record.version == VERSION else ()
         except (OSError, ValueError):
             continue
-        for row in _rows(record) if record.version == VERSION else ():
+        for row in rows:
             known = best.get(row.statement)
             if known is None or rank[row.outcome] < rank[known.outcome]:
                 best[row.statement] = row
