@@ -410,6 +410,65 @@ def wrong(pair: tuple[str, str]) -> bool:
     return case != other and bool(named) and not hang and named.isdisjoint(STATEMENTS[case])
 
 
+LOST = "ConnectionResetError: [Errno 104] Connection reset by peer"
+NO_RANK = {
+    "a storage": ("/opt/lib/boto3/client.py", LOST, "service", "unknown"),
+    "a queue": ("/usr/lib/multiprocessing/connection.py", LOST, "lost-pipe", "restart"),
+    "a hub": ("/opt/lib/requests/adapters.py", f"requests.exceptions.{LOST}", "service", "unknown"),
+    "a compiler": (
+        "/usr/lib/python3.12/subprocess.py",
+        "subprocess.CalledProcessError: Command 'ninja' returned non-zero exit status 1.",
+        "subprocess.CalledProcessError",
+        "unknown",
+    ),
+    "a launcher": (
+        "/opt/lib/accelerate/commands/launch.py",
+        "subprocess.CalledProcessError: Command 'train' returned non-zero exit status 1.",
+        "launcher-report",
+        "unknown",
+    ),
+    "a reply": (
+        "/opt/own/agent.py",
+        "pydantic.ValidationError: 1 validation error for ChatReply",
+        "pydantic.ValidationError",
+        "stop",
+    ),
+    "an import": (
+        "/opt/own/a.py",
+        "ImportError: cannot import name 'a' from partially initialized module 'b' "
+        "(most likely due to a circular import)",
+        "ImportError",
+        "stop",
+    ),
+    "a signal": ("/opt/own/a.py", "SystemExit: 143", "ended", "unknown"),
+}
+
+
+@pytest.mark.parametrize("name", NO_RANK)
+def test_a_cause_needs_evidence_of_its_own(tmp_path: Path, name: str) -> None:
+    place, raised, symptom, advice = NO_RANK[name]
+    lines = ["Traceback (most recent call last):", f'  File "{place}", line 7, in call', raised]
+    report = read(tmp_path, lines)
+    first = report.cause or report.follow_ups[0]
+    assert (first.symptom.id if first.symptom else first.first.error) == symptom
+    assert report.restart.advice == advice
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "Exception ignored in: <function Loader.__del__ at 0x7f>",
+        "Exception ignored while calling deallocator <function Loader.__del__ at 0x7f>:",
+        "Error in sys.excepthook:",
+        "Task exception was never retrieved",
+    ],
+)
+def test_an_exception_that_python_ignores_is_no_cause(tmp_path: Path, before: str) -> None:
+    report = read(tmp_path, [before, *traceback(UNKNOWN), "", *traceback(KNOWN)])
+    assert cause(report)[0] == "rerun-iterator"
+    assert report.others == ()
+
+
 @pytest.mark.slow
 def test_damaged_logs_mislead_rarely(tmp_path: Path) -> None:
     pairs = [damaged(tmp_path, seed) for seed in range(400)]

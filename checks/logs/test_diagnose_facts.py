@@ -120,7 +120,7 @@ def test_what_schedulers_and_systems_say(
         (traceback(KNOWN), "stop"),
         (traceback(Case("", "KeyError", "4")), "stop"),
         (traceback(UNKNOWN), "unknown"),
-        (traceback(Case("", "ConnectionResetError", "by somebody")), "restart"),
+        (traceback(Case("", "ConnectionResetError", "by somebody")), "unknown"),
         (traceback(Case("", "torch.distributed.DistBackendError", "reason")), "unknown"),
         (traceback(Case("", "a.ChildFailedError", "train.py FAILED")), "unknown"),
         (traceback(Case("", "KeyboardInterrupt", "")), "unknown"),

@@ -5,6 +5,7 @@ The lines are what each launcher puts in front of a rank's output, by its docume
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from checks.logs.diagnose_run import general, lost_peer, progress, traceback, watchdog
 from checks.logs.test_diagnose import KNOWN, UNKNOWN, cause, read
 from ringproof.cli.main import app
+from ringproof.logs.diagnosis.cause import diagnose
 from ringproof.logs.diagnosis.output import as_json, headline
 
 TORCH = "[rank{0}]: "
@@ -107,13 +109,47 @@ def cloud(rank: int, line: str) -> str:
     return "2026-08-20T11:11:09Z " + json.dumps({"severity": "ERROR", "jsonPayload": inner})
 
 
+def azure(rank: int, line: str) -> str:
+    return json.dumps({"LogEntry": line, "ContainerID": f"c{rank}", "Computer": "n"})
+
+
+def of_a_list(rank: int, line: str) -> str:
+    return json.dumps({"message": line, "logStreamName": f"algo-{rank}"}) + ","
+
+
+def of_several_lines(rank: int, line: str) -> str:
+    return json.dumps({"time": 7, "message": f"[rank{rank}]: {line}"}, indent=4) + ","
+
+
+def of_a_local_rank(rank: int, line: str) -> str:
+    return json.dumps({"msg": line, "local_rank": rank, "host": "n1"})
+
+
 @pytest.mark.parametrize(
-    ("record", "who"), [(docker, "rank 3"), (loki, "train-3"), (cloud, "rank 3")]
+    ("record", "who"),
+    [
+        (docker, "rank 3"),
+        (loki, "train-3"),
+        (cloud, "rank 3"),
+        (azure, "c3"),
+        (of_a_list, "algo-3"),
+        (of_several_lines, "rank 3"),
+        (of_a_local_rank, "local rank 3 of n1"),
+    ],
 )
 def test_a_traceback_in_json_records(tmp_path: Path, record: object, who: str) -> None:
     assert callable(record)
     report = read(tmp_path, [record(3, line) for line in traceback(KNOWN)])
     assert cause(report) == ("rerun-iterator", who)
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-16-be"])
+def test_a_log_in_two_bytes_a_character(tmp_path: Path, name: str) -> None:
+    text = "\r\n".join(TORCH.format(3) + line for line in traceback(KNOWN))
+    bytes_of = codecs.BOM_UTF16_BE if name.endswith("be") else b""
+    path = tmp_path / "run.log"
+    path.write_bytes(bytes_of + text.encode(name))
+    assert cause(diagnose([str(path)])) == ("rerun-iterator", "rank 3")
 
 
 @pytest.mark.parametrize("style", ["record", "list", "escaped"])
@@ -189,6 +225,8 @@ def test_the_worker_of_a_task_of_ray(tmp_path: Path) -> None:
 
 UNREAD = {
     "frames alone": traceback(UNKNOWN)[1:-1],
+    "frames of a fault": ['  File "/opt/own/a.py", line 4 in step [repeated 7x across cluster]'],
+    "an exception that ends nothing": ["Exception ignored in: <function f>", *traceback(UNKNOWN)],
     "exceptions without a traceback": ["RuntimeError: something of my own", "OwnError: 7"],
 }
 

@@ -267,7 +267,6 @@ def test_names_and_rows(
         ),
         ('{"kind": "run"}\n', "no training steps"),
         ('{"step": 1, "accuracy": 0.5}\n', "no loss or grad_norm but step, accuracy"),
-        ("\xff\xfes\0t\0e\0p\0", "UTF-16"),
         (iteration_line(1, None, None).replace("loss", "l"), "no loss or grad_norm"),
     ],
 )

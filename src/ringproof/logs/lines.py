@@ -8,6 +8,7 @@ before and after each of the strings are read.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import re
@@ -23,6 +24,7 @@ from ringproof.files import looks_binary
 
 STDIN = "-"
 GZIP = b"\x1f\x8b"
+WIDE = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
 
@@ -50,6 +52,7 @@ class OpenLog:
         self._stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(raw)
         if self._stream.peek(2).startswith(GZIP):
             self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._stream))
+        self._decoder: codecs.IncrementalDecoder | None = None
         self.bytes_read = 0
         self.looks_binary = False
         self.damage = ""
@@ -86,6 +89,13 @@ class OpenLog:
             return b""
         except OSError as error:
             raise _unreadable(self.role, self.path, error) from error
+        if not self.bytes_read and data.startswith(WIDE):
+            self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        if self._decoder is not None:
+            self.bytes_read += 1
+            data, more = self._decoder.decode(data, final=not data).encode(), data
+            if more and not data:  # half a character
+                return self._read()
         if not self.bytes_read:
             self.looks_binary = looks_binary(data)
         self.bytes_read += len(data)

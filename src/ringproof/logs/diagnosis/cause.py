@@ -44,6 +44,7 @@ _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _EXITED = re.compile(r"exit code \d")
 _LAUNCHER = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)|bin/torchrun\b")
 _SUCCESS = ("", "0", "None")  # what SystemExit says of a program that ends without a failure
+_SIGNALLED = ("130", "137", "143")  # what a handler of a signal says, as a shell does
 _WRAPPERS = ("ExceptionGroup", "BaseExceptionGroup")
 _GOES_ON = 3  # iterations after an error that other ranks may still finish
 _RECOVERS = 10  # iterations without NaN after which one is past
@@ -174,8 +175,11 @@ class ErrorTable:
             if len(self._waits) < MOST_WAITS:
                 self._waits.setdefault((event.who, event.wait), event)
             return
-        if event.error == "SystemExit" and event.message.strip() in _SUCCESS:
-            return
+        if event.error == "SystemExit":
+            if event.message.strip() in _SUCCESS:
+                return
+            if event.message.strip() in _SIGNALLED:
+                event.error = f"exit code {128 - int(event.message)}"
         if event.error == NOTICED:
             self._noticed.setdefault(event.who, event)
             return
@@ -184,7 +188,8 @@ class ErrorTable:
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
         message = _NUMBERS.sub("1", event.message) if event.weak else event.message
-        symptoms, key = self._known(event.error, message, event.functions, event.code)
+        seen = event.error, message, event.functions, event.code, event.place
+        symptoms, key = self._known(*seen)
         quoted = event.weak and event.error not in _SAID_ALONE
         if event.error in _WRAPPERS or _WORKER.match(event.message):
             return  # the exception that it wraps has a traceback of its own
@@ -207,11 +212,11 @@ class ErrorTable:
         self._unread = [*self._unread[-_MOST_LINES:], event]
 
     def _identified(
-        self, error: str, message: str, functions: tuple[str, ...], code: str
+        self, error: str, message: str, functions: tuple[str, ...], code: str, place: str
     ) -> tuple[tuple[Symptom, ...], tuple[str, ...]]:
         """Return the symptoms that an error can be, and what errors of its kind have in common."""
         self._facts.note_error(message, functions)
-        symptoms = self._index.candidates(error, message, functions, code)
+        symptoms = self._index.candidates(error, message, functions, code, place)
         if symptoms:
             return symptoms, tuple(one.id for one in symptoms)
         said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])

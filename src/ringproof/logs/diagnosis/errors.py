@@ -37,6 +37,9 @@ STRONG = (
 NEEDLES = (
     b"Traceback (most recent",
     b"above exception",  # between two tracebacks, of which the second follows from the first
+    b"Exception ignored ",
+    b"Error in sys.excepthook",
+    b"exception was never retrieved",
     WEAK,
     b"Watchdog caught",
     b"detected by watchdog at work",
@@ -118,6 +121,10 @@ _MENTION = re.compile(
 )
 _NOTICED = re.compile(r"dump signal due to a collective timeout from this local rank.{0,300}")
 _OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
+# In front of the traceback of an exception that ends nothing.
+_IGNORED = re.compile(
+    r"Exception ignored |Error in sys\.excepthook|\w+ exception was never retrieved"
+)
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
 _NOT_UNPICKLED = re.compile(r"(\w+)\.__init__\(\) (?:missing|takes|got an unexpected)")
@@ -175,6 +182,7 @@ class _Open:
         expects_code: Whether the next line can be the source line of a frame.
         indent: Blanks in front of the traceback, as in the summary of torchrun.
         implied: Whether the first line of the traceback is missing.
+        ignored: Whether Python says that it goes on after this exception.
         timed: Whether its lines have times, as all lines of some launchers do.
         open: Whether the last line of the message announces another one.
     """
@@ -185,6 +193,7 @@ class _Open:
     expects_code: bool = False
     indent: int = 0
     implied: bool = False
+    ignored: bool = False
     timed: bool = False
     open: bool = False
 
@@ -250,6 +259,8 @@ class _Said:
         if mention := _MENTION.search(body):
             severe = _SEVERE.search(body, 0, mention.start())
             return {"error": mention[1] if severe else LOOSE, "message": mention[2], "weak": True}
+        if self.frame and f'", line {self.frame[2]} in ' in body:  # of faulthandler
+            return {"error": LOOSE, "message": body.strip()[:MOST_SHOWN]}
         return {}
 
 
@@ -276,6 +287,7 @@ class LogReader(Scan):
         self._root: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
+        self._ignored: set[str] = set()
         self._prefixes = PrefixReader()
         self._stack = False  # whether the next line is the innermost frame of a stack
         self._alias: dict[str, str] = {}  # global ranks of local ranks and of actors
@@ -377,6 +389,8 @@ class LogReader(Scan):
                 return found
         if body.startswith("During handling of"):
             self._after.add(key)
+        if _IGNORED.search(body):
+            self._ignored.add(key)
         fields = said.alone
         if self._stack and (frame := _STACK_FRAME.match(body)):
             fields = {"error": "stack of a running process", "message": f"in {frame[1]}"}
@@ -393,6 +407,8 @@ class LogReader(Scan):
     def _opened(self, said: _Said, line: Line) -> _Open:
         """Return the traceback that a line begins."""
         one = _Open(self._event(said, line, after=said.key in self._after))
+        one.ignored = said.key in self._ignored
+        self._ignored.discard(said.key)
         if "traceback :" in said.body and "rank" in self._root:  # in the summary of torchrun
             one.event.who = f"rank {self._root['rank']}"
         return one
@@ -470,6 +486,9 @@ class LogReader(Scan):
         event = one.event
         event.error = event.error or (UNREAD if one.implied else CUT)
         event.weak = event.error == UNREAD
+        if one.ignored:
+            event.error = LOOSE
+            return (event,)
         lost = _NOT_UNPICKLED.search(event.message)
         if lost and "from_ray_exception" in event.functions:
             event.error = lost[1]  # raised by a worker, and Ray could not carry it

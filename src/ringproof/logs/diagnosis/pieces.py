@@ -15,14 +15,17 @@ from typing import Any
 from pydantic_core import from_json
 
 _MESSAGES = (
-    "log", "message", "msg", "MESSAGE", "textPayload", "line", "text", "body", "content", "event",
+    "log", "message", "msg", "textpayload", "logentry", "logmessage", "line", "text", "body",
+    "stringvalue", "content", "event", "data",
 )  # fmt: skip
+"""Names of the fields of a record, in lower case."""
 _DETAILS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error", "py_callstack")
 _TIMES = ("time", "timestamp", "@timestamp", "ts", "asctime", "datetime")
-_RANKS = ("rank", "global_rank", "RANK")
+_RANKS = ("rank", "global_rank")
 _NAMES = (
-    "pod", "pod_name", "host", "hostname", "node", "instance", "worker", "container",
-    "container_name", "process", "pid",
+    "pod", "pod_name", "podname", "host", "hostname", "_hostname", "node", "instance", "worker",
+    "worker_id", "container", "containerid", "container_name", "logstreamname", "process", "pid",
+    "_pid",
 )  # fmt: skip
 _DEEPEST = 3
 _LATEST_BRACE = 200
@@ -56,7 +59,7 @@ def _of_record(text: str) -> Iterator[LinePiece]:
     """Yield the lines in a JSON record; none where it is not one of a line of text."""
     brace = text.find('{"')
     try:
-        record = from_json(text[brace:])
+        record = from_json(text[brace:].rstrip(", ]"))  # it may be one of a list
     except ValueError:
         return
     if not isinstance(record, dict):
@@ -69,20 +72,22 @@ def _of_record(text: str) -> Iterator[LinePiece]:
     rank = next((str(fields[name]) for name in _RANKS if str(fields.get(name)).isdecimal()), "")
     names = [str(fields[name]) for name in _NAMES if isinstance(fields.get(name), str | int)]
     tokens = {"rank": rank} if rank else {}
+    if str(fields.get("local_rank")).isdecimal():
+        tokens["local"] = str(fields["local_rank"])
     if names:
         tokens["name"] = " ".join(dict.fromkeys(names))[:_LATEST_BRACE]
     clock = _CLOCK.search(" ".join(str(fields.get(name, "")) for name in _TIMES))
     time = f"{clock[1]}-{clock[2]} {clock[3].replace(',', '.')}" if clock else ""
     for part in said:
         for line in part.splitlines():
-            yield LinePiece(text[:brace] + line, tokens, time)
+            yield LinePiece(text[:brace].lstrip("[") + line, tokens, time)
 
 
 def _fields(record: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a record and of the records inside it."""
     for name, value in record.items():
         if not isinstance(value, dict):
-            yield name, value
+            yield name.lower(), value
         elif depth < _DEEPEST:
             yield from _fields(value, depth + 1)
 

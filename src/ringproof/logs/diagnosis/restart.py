@@ -11,15 +11,14 @@ from ringproof.logs.diagnosis.symptoms import Symptom
 STOP, RESTART, UNKNOWN = "stop", "restart", "unknown"
 _DETERMINISTIC = (
     "AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError",
-    "JSONDecodeError", "KeyError", "ModuleNotFoundError", "NameError", "NotImplementedError",
+    "KeyError", "ModuleNotFoundError", "NameError", "NotImplementedError",
     "PermissionError", "SyntaxError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
     "ValidationError", "ValueError", "ZeroDivisionError", "usage",
 )  # fmt: skip
-_LOST = frozenset({"lost-peer", "peer-gone"})  # whose errors name a connection
+_LOST = frozenset({"lost-peer", "lost-pipe", "peer-gone"})  # whose errors name a connection
 _REPORTED = frozenset(
     {"launcher-report", "backend-error", "actor-died"}
 )  # and may stand beside them
-_TRANSIENT = ("ConnectionError", "ConnectionResetError", "BrokenPipeError")
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,4 @@ def _by_kind(cause: SharedError) -> Restart:
         return Restart(UNKNOWN, "The same data can give the same NaN; a faulty GPU would not.")
     if kind in ("exception", "usage") or name in _DETERMINISTIC:
         return Restart(STOP, "The same configuration and data raise the same error again.")
-    if name in _TRANSIENT:
-        return Restart(RESTART, "A connection was lost.")
     return Restart(UNKNOWN, "It is not known whether this error depends on the machine.")

@@ -25,19 +25,23 @@ class Symptom(BaseModel):
     says: re.Pattern[str] | None = None
     functions: frozenset[str] = Field(frozenset(), alias="in")
     code: re.Pattern[str] | None = None
+    place: re.Pattern[str] | None = None
     needs: frozenset[str] = frozenset()
     restart: str = ""
     general: bool = False
     upstream: str = ""
     statements: tuple[str, ...] = ()
 
-    def fits(self, error: str, message: str, functions: Sequence[str], code: str) -> bool:
+    def fits(
+        self, error: str, message: str, functions: Sequence[str], code: str, place: str = ""
+    ) -> bool:
         """Whether an exception is this one; a name counts with and without its modules."""
         return (
             (self.error is None or any(map(self.error.fullmatch, _names(error))))
             and (self.says is None or self.says.search(message) is not None)
             and (not self.functions or not self.functions.isdisjoint(functions))
             and (self.code is None or not code or self.code.search(code) is not None)
+            and (self.place is None or not place or self.place.search(place) is not None)
         )
 
 
@@ -49,15 +53,17 @@ class Index(tuple[Symptom, ...]):
     """All symptoms, in the order in which they are tried."""
 
     def candidates(
-        self, error: str, message: str, functions: Sequence[str] = (), code: str = ""
-    ) -> tuple[Symptom, ...]:
+        self, error: str, message: str, functions: Sequence[str] = (), code: str = "",
+        place: str = "",
+    ) -> tuple[Symptom, ...]:  # fmt: skip
         """Return the symptoms that an error can be, up to the first that needs no fact of the run.
 
         Args:
             error: Name of the exception; ``usage``, ``collective timeout``, ``not a number`` or
                 ``exit code -9`` for what is not one.
             message: What it says; of several lines the first is tried before all of them.
-            functions: Functions of the traceback; ``code`` is the last frame's source line.
+            functions: Functions of the traceback; ``code`` is the last frame's source line,
+                ``place`` its file.
         """
         usage = error == "usage"
         found = []
@@ -65,7 +71,7 @@ class Index(tuple[Symptom, ...]):
             if usage != (one.kind == "usage"):
                 continue
             if any(
-                one.fits(error, text, functions, code)
+                one.fits(error, text, functions, code, place)
                 for text in dict.fromkeys((message.partition("\n")[0], message))
             ):
                 found.append(one)

@@ -32,7 +32,6 @@ from ringproof.logs.training.series import EXACT_DIGITS, Series, significant_dig
 from ringproof.logs.training.shaped import ShapeReader, is_shaped
 
 _HEAD_LINES = 2000
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF8_MARK = b"\xef\xbb\xbf"
 
 
@@ -88,8 +87,6 @@ def read_log(
         first = next(blocks, b"")
         if not first:
             raise log.refused("is empty; name a training log")
-        if first.startswith(_UTF16):
-            raise log.refused("is UTF-16 text; save it as UTF-8")
         first = first.removeprefix(_UTF8_MARK)
         head = first.splitlines()[:_HEAD_LINES]
         found = format_name or recognised(head)
