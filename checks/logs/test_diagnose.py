@@ -424,7 +424,7 @@ NO_RANK = {
     "a launcher": (
         "/opt/lib/accelerate/commands/launch.py",
         "subprocess.CalledProcessError: Command 'train' returned non-zero exit status 1.",
-        "launcher-report",
+        "launcher-failed",
         "unknown",
     ),
     "a reply": (

@@ -152,7 +152,6 @@ def test_whether_a_restart_can_help(tmp_path: Path, lines: list[str], advice: st
         ("dateutil.parser._parser.ParserError", "Unknown string format: x"),
         ("KeyError", "'CUDA_DEVICE_MAX_CONNECTIONS'"),
         ("ValueError", "port of the TCPStore must be a number"),
-        ("ConnectionError", "HTTPSConnectionPool(host='x', port=443): connection refused"),
         ("EOFError", "EOF when reading a line"),
     ],
 )

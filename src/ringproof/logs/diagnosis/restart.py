@@ -17,7 +17,7 @@ _DETERMINISTIC = (
 )  # fmt: skip
 _LOST = frozenset({"lost-peer", "lost-pipe", "peer-gone"})  # whose errors name a connection
 _REPORTED = frozenset(
-    {"launcher-report", "backend-error", "actor-died"}
+    {"launcher-report", "launcher-failed", "backend-error", "actor-died"}
 )  # and may stand beside them
 
 
