@@ -125,9 +125,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert not set(output) & {"\x1b", "\x07", "\x00", "\u202e"}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\0" * 70_000, os.urandom(70_000), b"\xff\xfe" + b"h\0i\0" * 999]
-)
+@pytest.mark.parametrize("content", [b"", b"\0" * 70_000, os.urandom(70_000)])
 def test_empty_and_binary_are_unknown(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(content)

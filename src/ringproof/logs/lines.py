@@ -89,7 +89,7 @@ class OpenLog:
             return b""
         except OSError as error:
             raise _unreadable(self.role, self.path, error) from error
-        if not self.bytes_read and data.startswith(WIDE):
+        if not self.bytes_read and data.startswith(WIDE) and 3 * data.count(0) > len(data):
             self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
         if self._decoder is not None:
             self.bytes_read += 1
