@@ -1,6 +1,7 @@
 """Trainings against one rank: a choice of the matrix for thirty steps, every layout for a few.
 
-Those that take longest are marked slow; the others cover every model and every kind of parallelism.
+Those that take longest are marked slow; the others cover every model, PP, VPP, FSDP2 and dynamic
+CP.
 The whole matrix (every preset, with and without MTP, in every layout) is recorded by
 `benchmarks/training/matrix.py`.
 """
@@ -114,6 +115,7 @@ SLOW = frozenset(
         "dynamic on 4, a2a",
         "dynamic on 4, a2a+p2p",
         "dynamic on 4, all_gather",
+        "TP 2 x PP 2 x dynamic on 2",
     }
 )
 VARIANTS = [

@@ -25,7 +25,7 @@ SIZES = (1, 5, 6, 8, 10, 12)
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module", params=[CORE, LATER[0]])
+@pytest.fixture(scope="module", params=[CORE, pytest.param(LATER[0], marks=pytest.mark.slow)])
 def upstream(request):
     return request.getfixturevalue("upstream_of")(request.param)
 

@@ -48,7 +48,7 @@ NEED_A_GROUP = {  # later commits ask torch about the group, which in these test
     "test_consecutive_level_zero_keeps_the_zigzag",
     "test_sequence_must_divide_by_twice_the_flat_size",
 }
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 """A set-up here runs whole files of tests, 60 s on an idle machine."""
 ABOUT_THE_RELEASE = {"test_installed_release_is_the_one_on_the_card"}
 
