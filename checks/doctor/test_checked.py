@@ -124,7 +124,42 @@ def test_upstream_is_asked_where_it_is_named(monkeypatch, words, asked):
     assert calls == ([checked.QUICK_SECONDS] if asked else [])
     assert (answer is not None and "is not here" in answer.why_not) is asked
     bridge = read_settings(["model.context_parallel_size=2"], {})
-    assert commands._asked(examine(bridge, stack), options) is None
+    answer = commands._asked(examine(bridge, stack), options)
+    assert (answer is not None and bool(answer.why_not)) is asked
+
+
+RECIPE = "torchrun run_recipe.py --recipe x model.context_parallel_size=2 train.train_iters=9"
+
+
+@pytest.mark.parametrize(
+    ("line", "there", "asked"),
+    [
+        ("r0.18", False, ("pip:megatron-bridge==0.5.1", "pip:megatron-core==0.18.2")),
+        ("", True, ("pip:megatron-bridge==0.6.2", "pip:megatron-core==0.19.2")),
+        ("", False, None),
+        ("dev", True, None),
+    ],
+)
+def test_a_line_names_a_release_of_bridge(monkeypatch, line, there, asked):
+    commands = import_module("ringproof.cli.doctor")
+    calls = []
+
+    def ask(_, bridge, megatron, *__, **given):
+        calls.append((bridge, megatron))
+        return checked.Checked("x", False, "refused")
+
+    monkeypatch.setattr(commands, "_cached", lambda *_: there)
+    monkeypatch.setattr(commands, "require_packages", lambda *_: None)
+    monkeypatch.setattr(commands, "load_cards", lambda _: cards())
+    monkeypatch.setattr(commands.validated, "ask", ask)
+    options = commands.DoctorCommand(words=("x",), line=line)
+    examined = examine(read_settings(RECIPE.split(), {}), stack_at(line or "r0.19"))
+    answer = commands._asked(examined, options)
+    assert calls == ([asked] if asked else [])
+    assert bool(answer.why_not) is (asked is None)
+    if line == "dev":
+        with pytest.raises(InputError, match="no release of Megatron-Bridge"):
+            commands._checked(examined, options)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -26,6 +26,7 @@ from ringproof.doctor import checked, rehearsed, validated
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import (
     RELEASES,
+    VERSIONS,
     Stack,
     known_stacks,
     load_cards,
@@ -47,7 +48,7 @@ from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.options import option
-from ringproof.stack.pairs import core_of
+from ringproof.stack.pairs import PAIRS, core_of
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON, Product, find_products
 from ringproof.upstream.sources import open_tree
 
@@ -55,6 +56,7 @@ EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NN
 
 REHEARSED_STEPS = 2
 NOT_CACHED = "the cache has no release of this line, or torch is missing; name one with --line"
+NO_BRIDGE = "no release of Megatron-Bridge is known for this line; name one with --upstream"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +128,9 @@ def doctor(options: DoctorCommand) -> None:
     The configuration is read, and no script of yours is executed. The rules of the skills are
     applied to it as they hold on the line of upstream that will run: what is refused, fails later,
     trains wrong or has no effect, with the remedy. Upstream's own checks and its own program are
-    run on a launch of Megatron-LM as well: those that --upstream or --line names, or of the newest
-    release that the skills know, where the cache has it.
+    run on a launch of Megatron-LM as well, and those of Megatron-Bridge on its recipes: those that
+    --upstream or --line names, or of the newest release that the skills know, where the cache has
+    it.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
@@ -208,9 +211,7 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
     if left or not known:
         return None
     try:
-        given = _given(options, examination.stack)
-        if settings.program == "bridge" and BRIDGE not in given:
-            return None
+        given = _given(options, examination.stack, settings.program)
         if not (options.upstream or options.line) and not _cached(given, options):
             return checked.Checked("", None, why_not=NOT_CACHED)
         return _checked(examination, options, checked.QUICK_SECONDS)
@@ -239,11 +240,16 @@ def _asked_again(
     return _checked(examine(settings, after.stack), options)
 
 
-def _given(options: DoctorCommand, stack: Stack) -> dict[str, str]:
+def _given(options: DoctorCommand, stack: Stack, program: str) -> dict[str, str]:
     """Return what was named of each product; of a line, and where nothing was, its code."""
     if options.upstream:
         return {product.repo: name for name, product in options.products()}
     line = options.line or release_of(stack)
+    if line and program == "bridge":
+        core = f"pip:megatron-core=={VERSIONS[line]}" if line in RELEASES else ""
+        if core not in PAIRS:
+            raise InputError("--line", NO_BRIDGE)
+        return {MEGATRON: core, BRIDGE: PAIRS[core]}
     return {MEGATRON: upstream_of(line, load_cards(options.folder))} if line else {}
 
 
@@ -258,8 +264,8 @@ def _checked(
     Raises:
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
     """
-    given = _given(options, examination.stack)
-    if examination.settings.program == "bridge" and BRIDGE in given:
+    given = _given(options, examination.stack, examination.settings.program)
+    if examination.settings.program == "bridge":
         return _validated(examination.settings, given, options, limit)
     launch = checked.launch_to_check(examination)
     if MEGATRON not in given:
@@ -305,6 +311,8 @@ def _validated(
     Raises:
         InputError: It names none, a package is missing, or an upstream cannot be opened.
     """
+    if BRIDGE not in given:
+        raise InputError("--upstream", NO_BRIDGE)
     asked = validated.request_of(settings)
     require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
     versions = (one.version for _, one in options.products() if one.repo == BRIDGE)
