@@ -8,7 +8,7 @@ A picture follows the reader's choice of light or dark, and its text says what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_result import plan_result
+from ringproof.palette import size_colour
 from ringproof.reference.attention.steps import step_table
 from ringproof.reference.packing.partition import rank_spans
 from ringproof.reference.packing.shards import Sharding
@@ -25,6 +26,8 @@ from ringproof.reference.topology.hierarchy import level_groups
 IMAGES = Path(__file__).parents[1] / "images"
 RANKS, TOKENS = 4, 32
 """CP ranks and tokens of the sequence in the pictures of one sequence."""
+SIZES = (1, 2, 4, 8)
+"""CP sizes that pictures show; ``cp4`` is the style of an area of size 4 and of the text in it."""
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 rect { shape-rendering: crispEdges; }
@@ -33,14 +36,17 @@ rect { shape-rendering: crispEdges; }
 .line { stroke: var(--line); fill: none; } .idle { fill: var(--idle); }
 .c0 { fill: #7fb2e5; } .c1 { fill: #8fce87; } .c2 { fill: #f0bd5e; } .c3 { fill: #ea9a92; }
 .s0 { stroke: var(--b0); } .s1 { stroke: var(--b1); } .arrow { fill: none; stroke-width: 2; }
-.box { fill: var(--box); stroke: var(--line); } .back { opacity: var(--back); }
+.box { fill: var(--box); stroke: var(--line); } .back { stroke: var(--ink); stroke-width: 2; }
 svg { --ink: #1f2328; --line: #8a929b; --idle: #e4e7eb; --box: #eef2f7; }
-svg { --b0: #1f6feb; --b1: #b3540a; --back: 0.6; }
+svg { --b0: #1f6feb; --b1: #b3540a; }
 @media (prefers-color-scheme: dark) {
   svg { --ink: #e6e8eb; --line: #767e88; --idle: #3a3f4a; --box: #2b303b; }
-  svg { --b0: #79b8ff; --b1: #f0a35e; --back: 0.8; }
+  svg { --b0: #79b8ff; --b1: #f0a35e; }
 }
-"""
+""" + "".join(
+    f"rect.cp{size} {{ fill: {colour.fill}; }} text.cp{size} {{ fill: {colour.ink}; }}\n"
+    for size, colour in zip(SIZES, map(size_colour, SIZES), strict=True)
+)
 
 
 @dataclass
@@ -231,21 +237,18 @@ def dynamic_plan() -> Drawing:
         "as long as the dynamic plan, whose CP sizes follow the lengths.",
     )
     sizes = result.domain.cp_sizes
-    colours = {size: f"c{index}" for index, size in enumerate(sizes)}
     scale = 650 / static.plan.metrics.makespan
-    _panel(made, 34, name, static.line, scale, colours)
-    _panel(made, 230, f"Dynamic CP, {gain:.2f} times as fast", result.line, scale, colours)
+    _panel(made, 34, name, static.line, scale)
+    _panel(made, 230, f"Dynamic CP, {gain:.2f} times as fast", result.line, scale)
     for index, size in enumerate(sizes):
-        made.box(60 + index * 90, 415, 16, 16, f"c{index}")
+        made.box(60 + index * 90, 415, 16, 16, f"cp{size}")
         made.text(82 + index * 90, 428, f"CP {size}")
     made.box(60 + len(sizes) * 90, 415, 16, 16, "idle")
     made.text(82 + len(sizes) * 90, 428, "idle")
     return made
 
 
-def _panel(
-    made: Drawing, top: float, name: str, line: Timeline, scale: float, colours: Mapping[int, str]
-) -> None:
+def _panel(made: Drawing, top: float, name: str, line: Timeline, scale: float) -> None:
     """The groups of a plan as blocks: ranks downwards, time to the right."""
     left, row = 60, 19
     made.text(left, top - 10, name, "title")
@@ -253,7 +256,7 @@ def _panel(
     for block in line.blocks:
         wide = max((block.end - block.start) * scale - 1, 0.5)
         x, y = left + block.start * scale, top + block.group.first_rank * row
-        made.box(x, y, wide, block.group.size * row - 1, colours[block.group.size])
+        made.box(x, y, wide, block.group.size * row - 1, f"cp{block.group.size}")
     for rank in range(8):
         made.text(left - 6, top + rank * row + 14, f"rank {rank}", "end small")
 

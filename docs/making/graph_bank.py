@@ -28,8 +28,6 @@ from smoke.training_matrix import Spread, options_of
 
 PICTURE = Path(__file__).parents[1] / "images" / "graphs-bank.svg"
 SPREAD = Spread({"pp": 2, "cp": 4}, batch={"forced_sizes": (4, 1, 2, 2, 4, 1)})
-COLOURS = {4: "c0", 2: "c1", 1: "c2"}
-"""Styles of `Drawing`, by CP size."""
 _KEY = re.compile(r"(?P<layer>\S+), slot (?P<slot>\d+), CP size (?P<size>\d+)")
 
 
@@ -113,11 +111,12 @@ def drawing(entries: Sequence[Entry], replays: Sequence[Replay]) -> Drawing:
         made.text(58, 232 + 56 * slot, f"slot {slot}", "end small")
     for place, (replay, microbatch) in enumerate(shown):
         left, top = 66 + place * width, 204 + 56 * replay.entry.slot
-        style = COLOURS[replay.entry.size] + (" back" if replay.direction == "B" else "")
-        made.box(left, top, width - 1, 44, style)
-        made.text(left + width / 2, top + 27, f"{replay.direction}{microbatch}", "on middle small")
-    for place, (size, style) in enumerate(COLOURS.items()):
-        made.box(66 + 80 * place, 314, 14, 14, style)
+        style = f"cp{replay.entry.size}"
+        made.box(left, top, width - 1, 44, style + (" back" if replay.direction == "B" else ""))
+        words = f"{replay.direction}{microbatch}"
+        made.text(left + width / 2, top + 27, words, f"{style} middle small")
+    for place, size in enumerate(dict.fromkeys(entry.size for entry in entries)):
+        made.box(66 + 80 * place, 314, 14, 14, f"cp{size}")
         made.text(86 + 80 * place, 326, f"CP {size}", "small")
     return made
 
@@ -132,11 +131,12 @@ def _draw_bank(made: Drawing, entries: Sequence[Entry], slots: Sequence[int]) ->
     for entry in entries:
         place = sizes.index(entry.size) * (len(layers) + gap) + layers.index(entry.layer)
         left, top = 68 + place * width, 34 + 66 * entry.slot
-        made.box(left, top, width - 4, 46, COLOURS[entry.size])
+        style = f"cp{entry.size}"
+        made.box(left, top, width - 4, 46, style)
         short = entry.layer.removeprefix("layers.")
         middle = left + width / 2 - 2
-        made.text(middle, top + 20, f"layer {short}", "on middle small")
-        made.text(middle, top + 35, "F and B", "on middle small")
+        made.text(middle, top + 20, f"layer {short}", f"{style} middle small")
+        made.text(middle, top + 35, "F and B", f"{style} middle small")
 
 
 def bank_that_ran() -> Drawing:

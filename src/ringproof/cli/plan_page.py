@@ -11,15 +11,10 @@ from typing import Any
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.cli.plan_result import Baseline, Result
 from ringproof.cli.plan_text import amount, graph_lines
+from ringproof.palette import size_colour
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.simulate import BusyInterval, Timeline
 
-_ANCHORS = (
-    *((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50)),
-    (150, 60, 140),
-)
-"""Colours of the smallest to the largest size, from blue over green to red."""
-_DARK_INK, _LIGHT_INK = "#10151a", "#ffffff"
 _FAR = 4.0
 """A baseline this much slower than the plan is folded: it would squeeze the other pictures."""
 
@@ -28,7 +23,7 @@ def page(result: Result) -> str:
     """The page's text. Everything that came from outside is escaped by the template."""
     static = {size for item in result.baselines for size in item.plan.cp_sizes}
     sizes = sorted(static.union(result.plan.metrics.cp_histogram))
-    colours = {size: _colour(place, len(sizes)) for place, size in enumerate(sizes)}
+    colours = {size: size_colour(size) for size in sizes}
     parts = [
         Baseline("dynamic", "", result.plan, result.model, result.options.goal()),
         *result.baselines,
@@ -39,8 +34,8 @@ def page(result: Result) -> str:
         "seconds": result.plan.metrics.unit == "seconds",
         "together": result.options.objective == "sync",
         "sizes": sizes,
-        "colours": [_hex(colour) for colour in colours.values()],
-        "inks": [_ink(*colour) for colour in colours.values()],
+        "colours": [colour.fill for colour in colours.values()],
+        "inks": [colour.ink for colour in colours.values()],
         "panels": [
             {"end": item.end, "until": item.until, "ends": item.ends, "blocks": item.blocks}
             for item in drawings
@@ -54,7 +49,7 @@ def page(result: Result) -> str:
         script=asset("plan.js"),
         lead=plain(f"{result.lengths.source}; {result.setting}"),
         numbers=list(_numbers(result)),
-        colours={size: _hex(colour) for size, colour in colours.items()},
+        colours={size: colour.fill for size, colour in colours.items()},
         panels=[_panel(result, *pair) for pair in zip(parts, drawings, strict=True)],
         remarks="".join(f" {plain(remark)}" for remark in _remarks(result)),
         histogram=result.plan.metrics.cp_histogram,
@@ -63,23 +58,6 @@ def page(result: Result) -> str:
         flags="\n".join(result.flags(target)),
         data=embedded(data),
     )
-
-
-def _colour(place: int, count: int) -> tuple[int, ...]:
-    """Colour of the ``place``-th of ``count`` sizes."""
-    at = place * (len(_ANCHORS) - 1) / max(1, count - 1)
-    low = min(int(at), len(_ANCHORS) - 2)
-    pairs = zip(_ANCHORS[low], _ANCHORS[low + 1], strict=True)
-    return tuple(round(one + (other - one) * (at - low)) for one, other in pairs)
-
-
-def _hex(colour: tuple[int, ...]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
-
-
-def _ink(red: int, green: int, blue: int) -> str:
-    """Light letters on dark colours, by luminance."""
-    return _LIGHT_INK if 0.299 * red + 0.587 * green + 0.114 * blue < 130 else _DARK_INK
 
 
 def _numbers(result: Result) -> Iterator[tuple[str, str, str]]:

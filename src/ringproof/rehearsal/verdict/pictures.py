@@ -8,11 +8,11 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.palette import size_colour
 from ringproof.rehearsal.verdict.agreement import Agreement
 from ringproof.rehearsal.verdict.path import MicrobatchGroups, PathTaken, named
 
 MOST_MICROBATCHES = 120
-SHADES = 6  # colours of CP sizes 1, 2, 4 ... in the page's style
 PLOT: Mapping[str, int] = MappingProxyType({"width": 360, "height": 150, "left": 74, "right": 356})
 """Size of a plot in pixels, and where its axis begins and ends."""
 TOP, BOTTOM = 12, 24
@@ -25,8 +25,8 @@ Points = Sequence[tuple[int, float, str]]
 def picture(path: PathTaken) -> dict[str, Any] | None:
     """Return the table of ranks by microbatch; ``None`` where nothing was computed.
 
-    A cell has the CP size of the rank's group, its shade and a text; the cell of a rank that takes
-    no part has the size 0.
+    A cell has the CP size of the rank's group and a text; the cell of a rank that takes no part has
+    the size 0.
     """
     drawn = path.microbatches[:MOST_MICROBATCHES]
     if not drawn:
@@ -37,7 +37,7 @@ def picture(path: PathTaken) -> dict[str, Any] | None:
     return {
         "steps": [(step, len(list(members))) for step, members in steps],
         "rows": list(zip(sorted(path.tokens), zip(*columns, strict=True), strict=True)),
-        "sizes": [(number, _shade(number)) for number in sizes],
+        "sizes": {number: size_colour(number) for number in sizes},
         "left_out": len(path.microbatches) - len(drawn),
     }
 
@@ -51,16 +51,12 @@ def _column(microbatch: MicrobatchGroups, ranks: Sequence[int]) -> list[dict[str
         kind, width = named(share.comm_type, share.sizes), len(share.ranks)
         members = ", ".join(map(str, share.ranks))
         title = f"{where}: ranks {members}, {kind}, {spread} tokens per rank"
-        cell = {"size": width, "shade": _shade(width), "title": title}
+        cell = {"size": width, "title": title}
         cells |= dict.fromkeys(share.ranks, cell)
-    idle = {"size": 0, "shade": 0}
     return [
-        cells.get(rank, {**idle, "title": f"{where}: rank {rank} takes no part"}) for rank in ranks
+        cells.get(rank, {"size": 0, "title": f"{where}: rank {rank} takes no part"})
+        for rank in ranks
     ]
-
-
-def _shade(size: int) -> int:
-    return min(int(math.log2(max(size, 1))), SHADES - 1)
 
 
 def plots(agreement: Agreement) -> Iterator[dict[str, Any]]:
