@@ -1,8 +1,9 @@
 #!/bin/bash
 # Fine-tunes a small model on conversations of 64 to 8,192 tokens on the 8 GPUs of one node, with
-# Dynamic CP. It has a mistake, which `ringproof doctor examples/train.sh --line dev` names.
+# Dynamic CP. It has a mistake, which `ringproof doctor train.sh --line dev` names. With NNODES=8, on
+# eight nodes, it has none.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
-torchrun --nproc-per-node 8 pretrain_gpt.py \
+torchrun --nnodes "${NNODES:-1}" --nproc-per-node 8 pretrain_gpt.py \
   --num-layers 16 --hidden-size 2048 --num-attention-heads 16 --normalization RMSNorm --swiglu \
   --disable-bias-linear --position-embedding-type rope --attention-dropout 0 --hidden-dropout 0 \
   --seq-length 8192 --max-position-embeddings 8192 --bf16 --micro-batch-size 1 \

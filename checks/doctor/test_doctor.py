@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -203,11 +204,32 @@ def test_without_an_upstream_every_line_is_examined(monkeypatch):
     result = run("--", "torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", *RIGHT)
     assert result.exit_code == 1, "no line takes it without CUDA_DEVICE_MAX_CONNECTIONS"
     first, *lines, last = result.output.splitlines()
-    assert first.startswith("no upstream is given")
+    assert first == (
+        f"verdict: bad on {len(lines)} of {len(lines)} lines (series of releases, and branches); "
+        "no upstream is given"
+    )
     assert last.startswith("choose one with --line")
     found = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
     assert {"dev", "main", "r0.19"} <= found.keys()
     assert found["dev"].startswith("1 refused")
+
+
+def test_one_bad_line_of_several_is_an_exit_code(monkeypatch):
+    """Which of them will run is not known."""
+
+    def nothing(*_, **__):
+        raise InputError("PATH", "it is not a checkout; name one")
+
+    monkeypatch.setattr(doctor, "find_products", nothing)
+    launch = str(REPOSITORY / "examples" / "train.sh")  # with options that are on some lines only
+    result = run(launch, "--set", "NNODES=8")
+    counts = re.match(r"verdict: bad on (\d+) of (\d+) lines", result.output)
+    assert counts is not None and 0 < int(counts[1]) < int(counts[2]), result.output
+    assert result.exit_code == 1
+    command = ("CUDA_DEVICE_MAX_CONNECTIONS=1", "torchrun", "--nproc-per-node", "8")
+    right = run("--", *command, "pretrain_gpt.py", *RIGHT)
+    assert right.output.startswith("verdict: nothing bad found on ")
+    assert right.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def conform(options: ConformCommand) -> None:
         typer.echo(f"failed: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
     nothing = table.nothing_agrees(record)
-    if nothing and other is None:
+    if nothing and (other is None or table.ours(record)):
         raise InputError("--upstream", nothing)
 
 

@@ -76,7 +76,11 @@ class DoctorCommand(SourceOptions):
         "pip:PACKAGE==VERSION. Give the option once for each package.",
         metavar="SPEC",
     )
-    line: str = option("", "A line that the skills know, such as dev.", metavar="NAME")
+    line: str = option(
+        "",
+        "The version that will run, by its series or branch, such as r0.19 or dev.",
+        metavar="NAME",
+    )
     to: str = option("", "Translate to another line: --line NAME --fix.", metavar="NAME")
     sets: tuple[str, ...] = set_option()
     ranks: int | None = option(None, "World size, where the configuration has none.", least=1)
@@ -126,16 +130,16 @@ def doctor(options: DoctorCommand) -> None:
     """Examine the configuration of a training job before it starts.
 
     The configuration is read, and no script of yours is executed. The rules of the skills are
-    applied to it as they hold on the line of upstream that will run: what is refused, fails later,
-    trains wrong or has no effect, with the remedy. Upstream's own checks and its own program are
-    run on a launch of Megatron-LM as well, and those of Megatron-Bridge on its recipes: those that
-    --upstream or --line names, or of the newest release that the skills know, where the cache has
-    it.
+    applied to it as they hold on the version of upstream that will run: what is refused, fails
+    later, trains wrong or has no effect, with the remedy. Upstream's own checks and its own program
+    are run on a launch of Megatron-LM as well, and those of Megatron-Bridge on its recipes: those
+    that --upstream or --line names, or of the newest release that the skills know, where the cache
+    has it.
 
-    Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
-    should, on every line that was examined, or the rehearsal does not pass or contradicts
-    the findings; 2: bad input, a configuration that no rule is about ("not examined"), or one
-    that cannot be rehearsed.
+    Exit code 0: nothing that should stop it from being started; 1: something should, on one of
+    the lines that were examined, or the rehearsal does not pass or contradicts the findings; 2:
+    bad input, a configuration that no rule is about ("not examined"), or one that cannot be
+    rehearsed. Without --line, --upstream and installed packages, all lines are examined.
     """
     values = dict(assignment(entry) for entry in options.sets)
     settings = read_settings(
@@ -176,7 +180,7 @@ def doctor(options: DoctorCommand) -> None:
     final[first] |= refused
     if not refused and all(one.not_examined for one in examined.values()):
         raise typer.Exit(2)
-    if all(final.values()) or (ran is not None and not ran.good):
+    if any(final.values()) or (ran is not None and not ran.good):
         raise typer.Exit(1)
 
 
@@ -185,8 +189,8 @@ def _good(
     asked: checked.Checked | None,
     ran: rehearsed.Rehearsed | None,
 ) -> bool | None:
-    """Whether the verdict is good; ``None`` where it is about several lines, or about none."""
-    if len(examined) > 1 or any(one.not_examined for one in examined.values()):
+    """Whether the verdict is good; ``None`` where nothing was examined."""
+    if any(one.not_examined for one in examined.values()):
         return None
     refused = asked is not None and asked.accepted is False
     return not (refused or any(one.bad for one in examined.values()) or (ran and not ran.good))

@@ -45,10 +45,11 @@ class StackCommand(SourceOptions):
 
 @command_of(StackCommand)
 def stack(options: StackCommand) -> None:
-    """Say which line of upstream code is, and which statements of the skills hold in it.
+    """Say which version of upstream code is, and which statements of the skills hold in it.
 
-    A line is recognised by code. A statement holds if it is proven on that line and the code that
-    its anchors name is the same. Exit code 1: a line is not known, or a statement is broken.
+    A line is a set of versions that behave alike, and is recognised by its code. A statement holds
+    if it is proven on that line and the code that its anchors name is the same. Exit code 1: a line
+    is not known, or a statement is broken.
     """
     folder = options.folder
     products = find_products(options.upstream, **options.source)

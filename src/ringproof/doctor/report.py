@@ -88,13 +88,16 @@ def verdict(examination: Examination) -> str:
 
 
 def table(examinations: Mapping[str, Examination], refused: str = "") -> Iterator[str]:
-    """Yield one line per line of upstream.
+    """Yield the verdict, and one line per line of upstream.
 
     Args:
         refused: The line whose own program was run and refuses the launch.
     """
     wide = max(map(len, examinations))
-    yield "no upstream is given; on the lines that the skills know:"
+    bad = sum(one.bad or name == refused for name, one in examinations.items())
+    found = f"bad on {bad} of" if bad else "nothing bad found on"
+    told = f"verdict: {found} {len(examinations)} lines (series of releases, and branches)"
+    yield f"{told}; no upstream is given"
     for name, one in examinations.items():
         missing = [skill for skill in _asked(one) if skill in one.stack.blocked]
         told = f"; {', '.join(missing)} cannot train there" if missing else ""

@@ -98,13 +98,18 @@ def nothing_agrees(record: ConformanceRecord) -> str:
         return ""
     first = next((one for one in record.cases if one.message), None)
     why = "" if first is None else f" ({first.id}: {first.status.value}: {first.message[:200]})"
-    ours = first is not None and first.status is Status.CANNOT_RUN
     remedy = (
         "this machine lacks what upstream needs, or torch or the rehearsal fails, see the message"
-        if ours
+        if ours(record)
         else "the cause is in upstream: name a checkout that trains, or other cases"
     )
     return f"no case agrees{why}; {remedy}"
+
+
+def ours(record: ConformanceRecord) -> bool:
+    """Return whether the first error is not upstream's."""
+    first = next((one for one in record.cases if one.message), None)
+    return first is not None and first.status is Status.CANNOT_RUN
 
 
 def against(record: ConformanceRecord, known: ConformanceRecord) -> str:
