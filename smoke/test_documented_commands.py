@@ -1,13 +1,12 @@
 """Every command of the README, of docs/commands.md and of the how-tos runs as it is written.
 
-The commands of a page run one after the other in an empty folder that has what the page takes for
-granted: a training script, a log, skills of others, and Megatron-LM beside it where it is at hand.
+The commands of a page run one after the other in a copy of `examples`, which has the launches and
+logs that the pages name. Skills are there, too, and Megatron-LM beside it where it is at hand.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -18,28 +17,18 @@ from pathlib import Path
 
 import pytest
 
+from checks.documented import PAGES as ALL_PAGES
+from checks.documented import ROOT, documented
 from ringproof.prove.anchoring import UPSTREAM_OPTION
-from smoke.processes import ringproof
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 PAGES = (
-    "../README.md",
-    "commands.md",
-    "start.md",
-    *(f"how-to/{path.name}" for path in sorted(DOCS.glob("how-to/*.md"))),
+    "README.md",
+    *(f"docs/{name}.md" for name in ("commands", "diagnose", "fences", "start")),
+    *(name for name in ALL_PAGES if name.startswith("docs/how-to/")),
 )
-LAUNCH = """#!/bin/bash
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 \\
-  --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 \\
-  --global-batch-size 2 --train-iters 2 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer \\
-  --vocab-size 128 --context-parallel-size 2 --cp-comm-type p2p --attention-dropout 0 \\
-  --no-create-attention-mask-in-dataloader --transformer-impl transformer_engine
-"""
-"""The ``train.sh`` of the pages."""
+"""Pages whose commands are run; `checks/cli/test_documented.py` reads those of all pages."""
 MEGATRON = "NVIDIA/Megatron-LM"
 LONGEST_SECONDS = 120
 """How long a command may take where it needs no code of upstream. The page says 30 seconds on two
@@ -52,27 +41,18 @@ ELSEWHERE = {
     "ringproof prove": "is `make prove`",
     "ringproof doctor train.sh": "`checks/doctor` rehearses a launch",
     "ringproof rehearse": "`checks/skills` rehearses the launches of the skills",
-    "ringproof fences": "names a checkout of the reader's; `checks/fences` runs it",
 }
 """What this test leaves out, by the beginning of the command, and why. The commands of the README's
 other blocks, `make prove` and `make test`, are those of `.ci/run`."""
 FINDS = (
     "ringproof anchors",
     "ringproof doctor",
+    "ringproof fences",
     "ringproof lint",
     "ringproof logs diagnose",
     "ringproof logs groups run.log --expect hierarchical --hcp 2,2 --require-traffic",
 )
 """Commands that find problems, so that exit code 1 is as good as 0."""
-
-
-def documented(page: str) -> Iterator[str]:
-    """The commands of a page in order, each on one line without its comment."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for block in re.findall(r"^ *```bash\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
-        for line in block.replace("\\\n", " ").splitlines():
-            if words := shlex.split(line, comments=True):
-                yield shlex.join(words)
 
 
 def run_here(page: str) -> list[str]:
@@ -95,11 +75,7 @@ def place(tmp_path: Path, pytestconfig: pytest.Config) -> Path:
     folder.mkdir()
     for name in ("skills", "cards", "evidence"):
         shutil.copytree(ROOT / name, folder / name)
-    (folder / "train.sh").write_text(LAUNCH, encoding="utf-8")
-    log = str(folder / "run.log")
-    parity = "parity attention --comm a2a+p2p --hcp 2,2 --ranks 4 --rank-log"
-    made = ringproof(*parity.split(), log)
-    assert made.returncode == 0, made.stderr
+    shutil.copytree(ROOT / "examples", folder, dirs_exist_ok=True)
     for entry in pytestconfig.getoption(UPSTREAM_OPTION, default=None) or ():
         name, _, spec = entry.partition("=")
         if name == MEGATRON and spec.startswith("git:") and "@" not in spec:

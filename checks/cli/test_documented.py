@@ -1,0 +1,123 @@
+"""Each command that a page shows is one that the program takes, and nothing is left to fill in."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import typing
+from typing import Any
+from unittest import mock
+
+import pytest
+import typer
+
+from checks.cli.fuzz import leaves
+from checks.documented import PAGES, ROOT, documented
+from checks.running import run_here
+from ringproof.cli import main as command
+from ringproof.cli import options
+
+PLACEHOLDER = re.compile(r"<[\w-]+>|\.\.\.$|path/to|\b(?:PATH|DIR|NAME|SHA|SPEC|FILE|COMMIT)\b")
+"""What a reader would have to replace before the command does anything."""
+
+
+class Taken(Exception):
+    """The command would run now."""
+
+
+def refusal(words: list[str]) -> str:
+    """What the program says against the words of a command, which is not run; empty if nothing."""
+    known = dict(leaves(typer.main.get_command(command.app)))
+    name = max((one for one in known if tuple(words[: len(one)]) == one), key=len, default=())
+    if not name:
+        return f"{words[:2]} is not a command"
+    found, built = known[name], options._built
+
+    def stop(*arguments: Any) -> typing.NoReturn:
+        built(*arguments)
+        raise Taken
+
+    taken: Any = found.callback if is_built(found.callback) else stop_at_once
+    with mock.patch.object(options, "_built", stop), mock.patch.object(found, "callback", taken):
+        try:
+            found.main(words[len(name) :], standalone_mode=False)
+        except Taken:
+            return ""
+        except Exception as error:  # of click, which is not imported by this name, or an InputError
+            missing = " does not exist; name a" in str(error)  # the reader's own files
+            return "" if missing else f"{type(error).__name__}: {error}"
+    return "it ended before it began"
+
+
+def is_built(callback: Any) -> bool:
+    """Whether it makes a dataclass first, which refuses options that contradict each other."""
+    while callback is not None and callback.__code__.co_filename != options.__file__:
+        callback = getattr(callback, "__wrapped__", None)
+    return callback is not None
+
+
+def stop_at_once(**_: Any) -> typing.NoReturn:
+    raise Taken
+
+
+def shown() -> list[tuple[str, list[str]]]:
+    """Pages and words of all their commands of ringproof."""
+    found = []
+    for page in PAGES:
+        for line in documented(page):
+            words = shlex.split(line.partition(" > ")[0])
+            if "ringproof" in words:
+                found.append((page, words[words.index("ringproof") + 1 :]))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_every_documented_command_is_taken() -> None:
+    commands = shown()
+    assert len(commands) > 90 and len({page for page, _ in commands}) > 20
+    wrong = [
+        f"{page}: {shlex.join(words)}: {said}"
+        for page, words in commands
+        if (said := refusal(words))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("doctr train.sh", "is not a command"),
+        ("doctor train.sh --lin dev", "--lin"),
+        ("parity attention --comm p2p --ranks many", "integer"),
+        ("doctor train.sh --line dev --to main", "give only one of"),
+        ("logs groups run.log --hpc 2,2", "--hpc"),
+    ],
+)
+def test_a_command_that_is_refused_is_seen(words: str, said: str) -> None:
+    assert said in refusal(words.split())
+
+
+def test_no_documented_command_has_a_gap() -> None:
+    lines = [(page, line) for page in PAGES for line in documented(page)]
+    assert [(page, line) for page, line in lines if PLACEHOLDER.search(line)] == []
+    assert PLACEHOLDER.search("ringproof conform --upstream PATH")
+    assert not PLACEHOLDER.search("export CUDA_PATH=1")
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("diagnose", ("logs", "diagnose", *(f"logs/rank-{rank}.log" for rank in range(8)))),
+        ("fences", ("fences", "doc.md", "--upstream", "pkg=dir:code/pkg")),
+    ],
+)
+def test_the_output_of_a_page_is_that_of_the_samples(page: str, words: tuple[str, ...]) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    block = re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    said = run_here(ROOT / "examples", words).stdout
+    assert block is not None
+    assert [line.rstrip() for line in said.splitlines()] == block[1].splitlines()
