@@ -22,6 +22,8 @@ PAGES = tuple(
         if path.name != "CHANGELOG.md"
     )
 )
+_PLAIN = re.compile(r"[\w./=:,@%+~*>-]+")
+"""Words that a shell does not quote; globs and redirections stay what they are."""
 _BLOCK = re.compile(r"^ *```bash\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
 
@@ -31,4 +33,6 @@ def documented(page: str) -> Iterator[str]:
     for block in _BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
-                yield shlex.join(words).replace("'>'", ">")
+                yield " ".join(
+                    word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words
+                )

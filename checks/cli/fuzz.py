@@ -6,7 +6,10 @@ fails if it ends with a traceback, by a signal or with an exit code other than 0
 too slow, if it makes a file in its folder that no option named, or if it leaves a process.
 
 `fuzzed.json` has the counts of the runs that were recorded last, with `--record`, the commit on
-which they ran, and all that was wrong in them.
+which they ran, and all that was wrong in them. 5,000 runs are recorded by one command, which goes
+on where it was if it is ended and given again:
+
+    python -m checks.cli.fuzz --runs 5000 --seed 1000 --record checks/cli/fuzzed.json
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
 import resource
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +35,8 @@ import psutil
 import typer
 
 from ringproof.cli import main as command
-from ringproof.prove.environment import read_environment
 
+ROUND = 50
 SECONDS = 20
 BYTES = 2 << 30
 NUMBERS = ("", "0", "-1", "1", "2", "7", "1000000000", "9" * 30, "nan", "inf", "-inf", "1e300", "x")
@@ -198,35 +204,75 @@ def fuzz(runs: int, seed: int, counts: Counter[str] | None = None) -> Iterator[s
             yield f"{words}: {problem}"
 
 
-def keep(place: Path, kind: str, seed: int, counts: Counter[str], problems: list[str]) -> None:
-    """Add the counts of a run of a fuzzer to the record, a JSON file.
+def run_on() -> dict[str, object]:
+    """Return the commit that is here, the tree of its code, and whether the code differs."""
+    commit, source = _git("rev-parse", "HEAD", "HEAD:src").split()
+    return {"commit": commit, "source": source, "dirty": bool(_git("status", "--porcelain", "src"))}
 
-    The record of a kind is about one commit: a run on another one begins it again.
+
+def _git(*words: str) -> str:
+    command = ("git", "-C", str(Path(__file__).parents[2]), *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def kept_of(place: Path, kind: str, ran: dict[str, object]) -> dict[str, Any]:
+    """Return the record of a kind if it is about the code that is here, else an empty one.
+
+    A record goes on over commits that leave the code as it is, and names the first of them.
     """
+    kept = json.loads(place.read_text()).get(kind, {}) if place.exists() else {}
+    if any(kept.get(name) != ran[name] for name in ("source", "dirty")):
+        return {**ran, "runs": 0, "wrong": [], "seeds": [], "counts": {}}
+    return kept
+
+
+def keep(place: Path, kind: str, seed: int, counts: Counter[str], problems: list[str]) -> None:
+    """Add the counts of a round of a fuzzer to the record, a JSON file."""
     record = json.loads(place.read_text()) if place.exists() else {}
-    here = read_environment(Path(__file__).parents[2])
-    ran = {"commit": here.commit, "dirty": here.dirty}
-    kept = record.get(kind, {})
-    if any(kept.get(name) != value for name, value in ran.items()):
-        kept = record[kind] = {**ran, "runs": 0, "wrong": [], "seeds": [], "counts": {}}
+    kept = record[kind] = kept_of(place, kind, run_on())
     kept["runs"] += counts.total()
     kept["wrong"] += problems
     kept["seeds"].append(seed)
     kept["counts"] = dict(sorted((Counter(kept["counts"]) + counts).items()))
+    place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(record, indent=1) + "\n")
 
 
-if __name__ == "__main__":
+def rounds(kind: str, run: Callable[..., Iterator[str]], words: Sequence[str], **more: Any) -> int:
+    """Run a fuzzer in rounds of `ROUND` runs, each with a seed of its own.
+
+    A round is recorded when it ends, and one whose seed the record has is not run again: a command
+    that was ended goes on where it was when it is given again.
+
+    Args:
+        run: Takes the number of runs, a seed, and ``counts``, and yields what was wrong.
+        words: The arguments of the program.
+        more: Further arguments of ``run``.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first round; others follow it")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no round after these"
+    )
     parser.add_argument("--record", type=Path, help="JSON file to which the counts are added")
-    given = parser.parse_args()
-    seen, problems = Counter[str](), []
-    for problem in fuzz(given.runs, given.seed, seen):
-        problems.append(problem)
-        print(problem, flush=True)
-    print(f"{given.runs} runs, {len(problems)} wrong")
-    if given.record:
-        keep(given.record, "commands", given.seed, seen, problems)
-    sys.exit(bool(problems))
+    given = parser.parse_args(words)
+    done = kept_of(given.record, kind, run_on())["seeds"] if given.record else []
+    started, found, count = time.monotonic(), 0, 0
+    for number in range(-(-given.runs // ROUND)):
+        seed, seen = given.seed + number, Counter[str]()
+        if seed in done or time.monotonic() - started > given.seconds:
+            continue
+        problems = []
+        for problem in run(min(ROUND, given.runs - number * ROUND), seed, counts=seen, **more):
+            problems.append(problem)
+            print(problem, flush=True)
+        found, count = found + len(problems), count + seen.total()
+        if given.record:
+            keep(given.record, kind, seed, seen, problems)
+    print(f"{count} runs, {found} wrong")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(rounds("commands", fuzz, sys.argv[1:]))

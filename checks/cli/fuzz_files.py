@@ -8,7 +8,6 @@ of `checks.cli.fuzz`.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import multiprocessing
@@ -24,7 +23,7 @@ from pathlib import Path
 import typer
 
 from checks.anchors.wheelhouse import make_wheel
-from checks.cli.fuzz import SKILLS, complaint, keep, leaves
+from checks.cli.fuzz import SKILLS, complaint, leaves, rounds
 from ringproof.cli import main as command
 
 ROOT = Path(__file__).parents[2]
@@ -255,10 +254,16 @@ def _put(files: Mapping[str, bytes], folder: Path) -> None:
         (folder / path).write_bytes(data)
 
 
-def fuzz(runs: int, seed: int, only: str = "", counts: Counter[str] | None = None) -> Iterator[str]:
+def fuzz(
+    runs: int,
+    seed: int,
+    only: str = "",
+    counts: Counter[str] | None = None,
+    known: Mapping[str, Kind] | None = None,
+) -> Iterator[str]:
     """Give changed files to commands, and yield what was wrong with the file in base64."""
     dice = random.Random(seed)
-    known = kinds(only)
+    known = known or kinds(only)
     for _ in range(runs):
         name = dice.choice([*known])
         kind = known[name]
@@ -273,18 +278,5 @@ def fuzz(runs: int, seed: int, only: str = "", counts: Counter[str] | None = Non
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", default="")
-    parser.add_argument("--record", type=Path, help="JSON file to which the counts are added")
-    given = parser.parse_args()
     [*leaves(typer.main.get_command(command.app))]  # imports all commands once, before the forks
-    seen, problems = Counter[str](), []
-    for problem in fuzz(given.runs, given.seed, given.kind, seen):
-        problems.append(problem)
-        print(problem, flush=True)
-    print(f"{given.runs} runs, {len(problems)} wrong; {dict(sorted(seen.items()))}")
-    if given.record:
-        keep(given.record, "files", given.seed, seen, problems)
-    sys.exit(bool(problems))
+    sys.exit(rounds("files", fuzz, sys.argv[1:], known=kinds()))

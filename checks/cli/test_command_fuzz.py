@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ import pytest
 from checks.cli import fuzz
 from ringproof.cli import main as command
 from ringproof.errors import InputError
-from ringproof.prove.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,23 +49,43 @@ def test_the_fuzzer_sees_what_is_wrong(
     assert bool(found) == bool(said)
 
 
-def test_a_record_is_about_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_about_one_tree_of_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "fuzzed.json"
 
-    def record(commit: str, seed: int, problems: list[str]) -> dict[str, object]:
-        here = Environment("cpu", "3.11", None, "Linux", 2, (), commit, False)
-        monkeypatch.setattr(fuzz, "read_environment", lambda _: here)
+    def record(commit: str, source: str, seed: int, problems: list[str]) -> dict[str, object]:
+        here = {"commit": commit, "source": source, "dirty": False}
+        monkeypatch.setattr(fuzz, "run_on", lambda: here)
         fuzz.keep(place, "commands", seed, Counter(plan=2, train=1), problems)
         kept: dict[str, object] = json.loads(place.read_text())["commands"]
         return kept
 
-    record("a", 1, ["plan: traceback"])
-    both = record("a", 2, [])
+    record("a", "x", 1, ["plan: traceback"])
+    both = record("b", "x", 2, [])
     assert (both["commit"], both["seeds"], both["runs"]) == ("a", [1, 2], 6)
     assert (both["wrong"], both["counts"]) == (["plan: traceback"], {"plan": 4, "train": 2})
-    other = record("b", 3, [])
-    assert (other["commit"], other["seeds"], other["runs"]) == ("b", [3], 3)
+    other = record("c", "y", 3, [])
+    assert (other["commit"], other["seeds"], other["runs"]) == ("c", [3], 3)
     assert other["wrong"] == []
+
+
+def test_rounds_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[int, int]] = []
+
+    def run(runs: int, seed: int, counts: Counter[str]) -> Iterator[str]:
+        ran.append((runs, seed))
+        counts["plan"] += runs
+        yield from (("plan: wrong",) if seed == 8 else ())
+
+    monkeypatch.setattr(fuzz, "run_on", lambda: {"commit": "a", "source": "x", "dirty": False})
+    place = tmp_path / "fuzzed.json"
+    words = ("--seed", "7", "--record", str(place))
+    assert fuzz.rounds("commands", run, ("--runs", "50", *words)) == 0
+    assert fuzz.rounds("commands", run, ("--runs", "120", *words)) == 1
+    assert ran == [(50, 7), (50, 8), (20, 9)]
+    kept = json.loads(place.read_text())["commands"]
+    assert (kept["runs"], kept["seeds"], kept["wrong"]) == (120, [7, 8, 9], ["plan: wrong"])
 
 
 def test_the_committed_record_is_whole_and_names_its_commit() -> None:

@@ -76,6 +76,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+@pytest.mark.slow
 def test_every_documented_command_is_taken() -> None:
     commands = shown()
     assert len(commands) > 90 and len({page for page, _ in commands}) > 20
