@@ -43,7 +43,7 @@ MODEL: Mapping[str, str] = MappingProxyType(
         r"|(\w*(cfg|config)\.)?model\.(hf_path|hf_model_id|model_id|model_name|path)",
         "verl": r"(actor_rollout_ref\.)?model\.path",
         "nemo-rl": r"policy\.model_name",
-        "skyrl": r"trainer\.policy\.model\.path",
+        "skyrl": r"(trainer\.policy\.)?model\.path",
         "roll": r"pretrain|actor_train\.model_args\.model_name_or_path",
         "llama-factory": r"model_name_or_path",
         "ms-swift": r"model|model_id|load",
@@ -141,11 +141,10 @@ def _nodes(fields: Mapping[str, Any], program: str) -> tuple[int | None, int | N
     if program in ("nemo", "skyrl", "roll"):
         nodes = _whole(fields, "trainer.num_nodes" if program == "nemo" else "num_nodes")
         each = _whole(fields, "trainer.devices" if program == "nemo" else "num_gpus_per_node")
-        placed = "trainer.placement.policy_num_"
-        return (
-            nodes or _whole(fields, f"{placed}nodes"),
-            each or _whole(fields, f"{placed}gpus_per_node"),
-        )
+        for placed in ("trainer.placement.policy_num_", "placement.num_"):  # the latter in SFT
+            nodes = nodes or _whole(fields, f"{placed}nodes")
+            each = each or _whole(fields, f"{placed}gpus_per_node")
+        return nodes, each
     if program != "nemo-rl":
         return None, None
     nodes, each = _whole(fields, "cluster.num_nodes"), _whole(fields, "cluster.gpus_per_node")

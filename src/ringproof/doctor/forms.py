@@ -19,11 +19,12 @@ BRIDGE = frozenset(
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {
         "verl": r"actor_rollout_ref\..*|critic\.(megatron|model|optim)\..*|engine\.\w+"
-        r"|data\.(max_token_len_per_gpu|pad_mode)|algorithm\.adv_estimator",
+        r"|data\.(max_token_len_per_gpu|pad_mode)|algorithm\.adv_estimator"
+        r"|model\.partial_pretrain|ulysses_sequence_parallel_size",
         "nemo-rl": r"policy\.(megatron_cfg|dtensor_cfg|sequence_packing|dynamic_batching)\..*"
         r"|policy\.(make_sequence_length_divisible_by|max_total_sequence_length|model_name)",
         "skyrl": r"trainer\.(policy|ref|critic)\.(megatron_config|model|fsdp_config)\..*"
-        r"|trainer\.placement\..*|generator\.(inference_engine|num_inference_engines).*",
+        r"|(trainer\.)?placement\..*|megatron_config\.\w+|generator\.(inference_engine|num_inference_engines).*",
         "roll": r"(actor_train|actor_infer|reference|critic)\.(strategy_args|training_args"
         r"|model_args|infer_batch_size)\b.*",
         "automodel": r"step_scheduler\..*|distributed\.(cp|tp|pp|dp)_size"

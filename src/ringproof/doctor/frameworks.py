@@ -193,7 +193,10 @@ def _value_model(facts: Facts) -> object:
 
 
 def _unpacked_rows(facts: Facts) -> object:
-    given = facts.exact("trainer.use_sample_packing", "trainer.remove_microbatch_padding")
+    name = "remove_microbatch_padding"
+    given = facts.exact("trainer.use_sample_packing", f"trainer.{name}", name)
+    if facts.exact("use_sequence_packing").lower() == "true":  # which sets it in SFT
+        return False
     return given.lower() == "false" and facts.cp > 1 and f"CP {facts.cp} without packed samples"
 
 
@@ -286,7 +289,8 @@ FRAMEWORKS: tuple[Rule, ...] = (
          remedy="set value.sequence_packing.enabled to true with value.megatron_cfg, or CP to 1"),
     Rule(LAUNCH + "skyrl-packing", Effect.FAILS, _unpacked_rows, programs=("skyrl",),
          message=PACKED,
-         remedy="set trainer.use_sample_packing (today trainer.remove_microbatch_padding) to true"),
+         remedy="set trainer.use_sample_packing (today trainer.remove_microbatch_padding, in SFT "
+         "remove_microbatch_padding) to true"),
     Rule(LAUNCH + "slime-gathered-rows", Effect.WRONG, _gathered_rows, programs=("megatron",),
          remedy="leave --allgather-cp out: only GLM-5 and DeepSeek-V3.2 divide rows like that; "
          "slime of August 2026 refuses it"),

@@ -48,7 +48,7 @@ REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides,
 LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
 LOGGED_ENOUGH = 20
 """Lines of logged arguments that make a log."""
-OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
+OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+|[a-z]\w*)=(.*)", re.DOTALL)
 SWIFT = frozenset(product(("swift", "megatron"), ("sft", "pt", "rlhf")))
 """How commands of ms-swift begin."""
 BLACKWELL = re.compile(r"(?<![a-z0-9])g?b[23]00(?![a-z0-9])", re.IGNORECASE)

@@ -18,7 +18,7 @@ PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bridge": ("model.",),
         "verl": ("actor_rollout_ref.actor.megatron.", "engine."),
         "nemo-rl": ("policy.megatron_cfg.",),
-        "skyrl": ("trainer.policy.megatron_config.",),
+        "skyrl": ("trainer.policy.megatron_config.", "megatron_config."),
         "roll": ("actor_train.strategy_args.strategy_config.",),
         "nemo": ("trainer.strategy.", "model."),
         "llama-factory": ("",),
