@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
-from ringproof.rehearsal.verdict.agreement import Agreement, compare
+from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, NO_STEPS, Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
@@ -225,7 +226,6 @@ class _Runs:
             mended=upstream.lacks,
             dtype=request.dtype,
             path=read_path(launch.arguments, (), finished=False),
-            agreement=Agreement(None, "It did not start, so no reference was run."),
         )
         try:
             if upstream not in self._options:
@@ -260,26 +260,17 @@ class _Runs:
     ) -> Variant:  # fmt: skip
         """Return a variant that ran to its end with the verdict against its reference."""
         if not outcome.losses:
-            nothing = "No training step was logged on any rank, so nothing is known of it."
-            return dataclasses.replace(variant, agreement=Agreement(False, nothing))
+            return dataclasses.replace(variant, agreement=Agreement(False, NO_STEPS))
         if not variant.path.requested.parallel:
-            nothing = "It uses no context parallelism, so there is nothing to compare with."
-            return dataclasses.replace(variant, agreement=Agreement(None, nothing))
+            return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
         try:
             small = reference(small, self._options[upstream])
         except InputError as error:
             why = Agreement(False, f"No reference without context parallelism exists: {error}")
             return dataclasses.replace(variant, agreement=why)
         expected = self._run(upstream, small, "reference", folder / "reference")
-        if expected.failure is None:
-            evaluated = "--sft" not in small.arguments
-            agreement = compare(outcome, expected, variant.dtype, evaluated=evaluated)
-        else:
-            said = refusal_of(expected.failure, expected.ranks).message
-            agreement = Agreement(False, f"The reference without CP did not run: {said}")
-        variant = dataclasses.replace(
-            variant, reference=small, reference_outcome=expected, agreement=agreement
-        )
+        judge = functools.partial(compare, evaluated="--sft" not in small.arguments)
+        variant = variant.compared(small, expected, judge)
         return self._traced(upstream, variant, folder) if expected.failure is None else variant
 
     def _traced(self, upstream: Upstream, variant: Variant, folder: Path) -> Variant:
@@ -331,16 +322,10 @@ class _Runs:
         if len(programs) < 2:
             return None
 
+        ends = self._request.timeout, self._progress
+
         def start(program: Program, place: Path) -> Outcome:
-            phase = f"trace, {program.ranks} ranks"
-            self._progress(phase, "starts")
-            return self._servers.run(
-                program,
-                program.script,
-                place,
-                limit_seconds=self._request.timeout,
-                progress=lambda line: self._progress(phase, line),
-            )
+            return self._servers.announced("trace", program, program.script, place, *ends)
 
         return locate(start, programs[0], programs[1], step, folder, kept, before=before)
 
@@ -382,15 +367,9 @@ class _Runs:
         """Run a program, or return what became of the same program before."""
         key = (upstream, small.arguments, small.ranks)
         if key not in self._done:
-            phase = f"{name}, {small.ranks} ranks"
-            self._progress(phase, "starts")
-            self._done[key] = self._servers.run(
-                self._program(upstream, small),
-                small.script,
-                folder,
-                limit_seconds=self._request.timeout,
-                progress=lambda line: self._progress(phase, line),
-            )
+            given = (name, self._program(upstream, small), small.script, folder)
+            ends = self._request.timeout, self._progress
+            self._done[key] = self._servers.announced(*given, *ends)
         return self._done[key]
 
 

@@ -39,7 +39,7 @@ from ringproof.rehearsal.rehearsing import (
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
-from ringproof.rehearsal.verdict.agreement import Agreement, compare
+from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, NO_STEPS, Agreement
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
@@ -138,7 +138,6 @@ class _Runs:
             engine=self._upstream.engine_version,
             dtype=request.dtype,
             path=path_taken(asked, outcome.ranks, finished=failure is None),
-            agreement=Agreement(None, "It did not start, so no reference was run."),
             small=small,
             outcome=outcome,
             doubles=metrics.doubles(outcome),
@@ -205,39 +204,24 @@ class _Runs:
         folder: Path,
     ) -> Variant:  # fmt: skip
         """Return a variant that ran to its end with the verdict against its reference."""
-        assert variant.outcome is not None
         if not variant.losses:
-            nothing = "No training step was logged on any rank, so nothing is known of it."
-            return dataclasses.replace(variant, agreement=Agreement(False, nothing))
+            return dataclasses.replace(variant, agreement=Agreement(False, NO_STEPS))
         if not variant.path.requested.parallel:
-            nothing = "It uses no context parallelism, so there is nothing to compare with."
-            return dataclasses.replace(variant, agreement=Agreement(None, nothing))
+            return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
         draft.changes = []
         layout = overrides.put_reference(draft, BRIDGE, after)
         small = self._small(draft, words, layout.world)
-        expected = self._run(small, "reference", folder / "reference")
-        if expected.failure is not None:
-            said = refusal_of(expected.failure, expected.ranks).message
-            agreement = Agreement(False, f"The reference without CP did not run: {said}")
-        else:
-            agreement = compare(variant.outcome, expected, variant.dtype)
-        return dataclasses.replace(
-            variant, reference=small, reference_outcome=expected, agreement=agreement
-        )
+        return variant.compared(small, self._run(small, "reference", folder / "reference"))
 
     def _run(
         self, small: SmallProgram, name: str, folder: Path, limit: float | None = None
     ) -> Outcome:
-        phase = f"{name}, {small.ranks} ranks"
-        self._progress(phase, "starts")
         program = Program(
             self._upstream, small.script, small.arguments, small.ranks, dict(small.environment),
             small.dtype,
         )  # fmt: skip
-        return self._servers.run(
-            program, PRELOAD, folder.resolve(), limit_seconds=limit or self._request.timeout,
-            progress=lambda line: self._progress(phase, line),
-        )  # fmt: skip
+        given = (name, program, PRELOAD, folder.resolve(), limit or self._request.timeout)
+        return self._servers.announced(*given, self._progress)
 
 
 def _script(request: Request, upstream: Upstream) -> str:

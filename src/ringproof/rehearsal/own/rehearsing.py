@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ from ringproof.rehearsal.rehearsing import (
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
-from ringproof.rehearsal.verdict.agreement import Agreement, compare
+from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, Agreement, compare
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
@@ -145,7 +146,6 @@ class _OwnRuns:
             engine=upstream.engine_version,
             dtype=self._request.dtype,
             path=path_taken(UNKNOWN, (), finished=False),
-            agreement=Agreement(None, "It did not start, so no reference was run."),
         )
         try:
             outcome = self._run(upstream, small, name, folder / "program")
@@ -183,15 +183,9 @@ class _OwnRuns:
             self._small(launch, words, ranks, without_cp=True), changes=changes
         )
         expected = self._run(upstream, small, "reference", folder)
-        if expected.failure is not None:
-            said = refusal_of(expected.failure, expected.ranks).message
-            agreement = Agreement(False, f"The program with CP 1 did not run: {said}")
-        else:
-            agreement = _agreement(variant.outcome, expected, variant.dtype, layout)
-        told = tuple(_differing(variant.outcome, expected)) if agreement.agrees else ()
-        return dataclasses.replace(
-            variant, reference=small, reference_outcome=expected, agreement=agreement, metrics=told
-        )
+        judged = variant.compared(small, expected, functools.partial(_agreement, layout=layout))
+        told = _differing(variant.outcome, expected) if judged.agreement.agrees else ()
+        return dataclasses.replace(judged, metrics=tuple(told))
 
     def _small(
         self, launch: Launch, words: Sequence[str], ranks: int, *, without_cp: bool = False
@@ -212,17 +206,12 @@ class _OwnRuns:
         )
 
     def _run(self, upstream: Upstream, small: SmallProgram, name: str, folder: Path) -> Outcome:
-        phase = f"{name}, {small.ranks} ranks"
-        self._progress(phase, "starts")
         program = Program(
             upstream, small.script, small.arguments, small.ranks, dict(small.environment),
             small.dtype, (HOOK,), same_weights=False,
         )  # fmt: skip
-        outcome = self._servers.run(
-            program, PRELOAD, folder, limit_seconds=self._request.timeout,
-            progress=lambda line: self._progress(phase, line),
-        )  # fmt: skip
-        return combined(outcome)
+        given = (name, program, PRELOAD, folder, self._request.timeout, self._progress)
+        return combined(self._servers.announced(*given))
 
 
 def _incomparable(outcome: Outcome, layout: AskedLayout | None) -> Agreement | None:
@@ -240,9 +229,7 @@ def _incomparable(outcome: Outcome, layout: AskedLayout | None) -> Agreement | N
         text = "It asks for Dynamic CP, for which no reference of an own program is made."
         return Agreement(False, text)
     if not layout.path.parallel:
-        return Agreement(
-            None, "It uses no context parallelism, so there is nothing to compare with."
-        )
+        return Agreement(None, INCOMPARABLE)
     return None
 
 

@@ -232,6 +232,16 @@ class Servers(contextlib.ExitStack):
             self._started[key] = server
         return outcome
 
+    def announced(
+        self, name: str, program: Program, preload: str, folder: Path, limit_seconds: float,
+        progress: Callable[[str, str], None],
+    ) -> Outcome:  # fmt: skip
+        """Run a program as `run` does, and say by ``progress`` in which phase it is."""
+        phase = f"{name}, {program.ranks} ranks"
+        progress(phase, "starts")
+        told = functools.partial(progress, phase)
+        return self.run(program, preload, folder, limit_seconds=limit_seconds, progress=told)
+
     def _another(self, program: Program, preload: str) -> Server:
         while self._started and self._free() < LEAST_FREE_BYTES:
             self._started.pop(next(iter(self._started))).close()

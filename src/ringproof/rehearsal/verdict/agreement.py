@@ -16,6 +16,8 @@ NOT_EVALUATED = (
     " Evaluation losses are not compared: with --sft upstream averages the means of microbatches, "
     "which depend on packing and CP."
 )
+NO_STEPS = "No training step was logged on any rank, so nothing is known of it."
+INCOMPARABLE = "It uses no context parallelism, so there is nothing to compare with."
 MEASURED_ITERATIONS = 5  # tolerances hold for so many steps and grow in proportion beyond
 
 

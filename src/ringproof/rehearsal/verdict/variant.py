@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,9 +14,9 @@ from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.locate.saying import sentence
 from ringproof.rehearsal.protocol.reports import SendRace
 from ringproof.rehearsal.runs.outcome import Outcome
-from ringproof.rehearsal.verdict.agreement import Agreement, Difference
+from ringproof.rehearsal.verdict.agreement import Agreement, Difference, compare
 from ringproof.rehearsal.verdict.path import PathTaken
-from ringproof.rehearsal.verdict.refusal import StopReason
+from ringproof.rehearsal.verdict.refusal import StopReason, refusal_of
 
 VERSION = 1
 MOST_MESSAGE = 240  # characters of a message in a headline
@@ -53,6 +53,8 @@ OTHER_ATTENTION = (
     "In this run Transformer Engine's attention was never called; Megatron-LM's own modules "
     "computed attention."
 )
+NOT_STARTED = Agreement(None, "It did not start, so no reference was run.")
+Judge = Callable[[Outcome, Outcome, str], Agreement]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Variant:
     engine: str
     dtype: str
     path: PathTaken
-    agreement: Agreement
+    agreement: Agreement = NOT_STARTED
     small: SmallProgram | None = None
     outcome: Outcome | None = None
     reference: SmallProgram | None = None
@@ -91,6 +93,16 @@ class Variant:
     metrics: tuple[str, ...] = ()
     located: WrongPlace | None = None
     traces: Path | None = None
+
+    def compared(self, small: SmallProgram, expected: Outcome, judge: Judge = compare) -> Variant:
+        """Return the variant with the verdict against its reference, which has run."""
+        assert self.outcome is not None
+        if expected.failure is None:
+            agreement = judge(self.outcome, expected, self.dtype)
+        else:
+            said = refusal_of(expected.failure, expected.ranks).message
+            agreement = Agreement(False, f"The reference without CP did not run: {said}")
+        return replace(self, reference=small, reference_outcome=expected, agreement=agreement)
 
     @property
     def starts(self) -> bool:

@@ -26,7 +26,7 @@ from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
 from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
-from ringproof.rehearsal.verdict.agreement import Agreement, compare
+from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, Agreement
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
@@ -144,7 +144,6 @@ class _Variants:
             dtype=self._request.dtype,
             path=path_taken(asked, (), finished=False),
             does_without=True,
-            agreement=Agreement(None, "It did not start, so no reference was run."),
         )
 
     def _put_model(
@@ -166,19 +165,13 @@ class _Variants:
     ) -> Variant:
         """Return a variant that ran to its end with the verdict against its reference."""
         if not variant.path.requested.parallel:
-            nothing = "It uses no context parallelism, so there is nothing to compare with."
-            return dataclasses.replace(variant, agreement=Agreement(None, nothing))
+            return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
         draft.changes = []
         layout = small_verl.put_reference(draft, self._launch.module, after)
         small = self._runs.small(self._launch, draft, layout.world)
         expected = self._runs.run(small, "reference", folder / "reference")
         assert variant.outcome is not None
-        if expected.failure is not None:
-            said = refusal_of(expected.failure, expected.ranks).message
-            agreement = Agreement(False, f"The reference without CP did not run: {said}")
-        else:
-            agreement = compare(variant.outcome, expected, variant.dtype)
-        told = tuple(metrics.differing(variant.outcome, expected)) if agreement.agrees else ()
-        return dataclasses.replace(
-            variant, reference=small, reference_outcome=expected, agreement=agreement, metrics=told
-        )
+        assert variant.outcome is not None
+        judged = variant.compared(small, expected)
+        told = metrics.differing(variant.outcome, expected) if judged.agreement.agrees else ()
+        return dataclasses.replace(judged, metrics=tuple(told))

@@ -169,17 +169,13 @@ class VerlRuns:
         Raises:
             InputError: Versions do not fit together: one lacks what another one imports.
         """
-        phase = f"{name}, {small.ranks} ranks"
-        self.progress(phase, "starts")
         hooks = () if small.script == ACTOR else (f"{HOOKS}:install_{small.dtype}",)
         program = Program(
             self.stack.upstream, small.script, small.arguments, small.ranks,
             dict(small.environment), small.dtype, (*hooks, *faults), same_weights=False,
         )  # fmt: skip
-        outcome = self.servers.run(
-            program, PRELOAD, folder, limit_seconds=self.timeout,
-            progress=lambda line: self.progress(phase, line),
-        )  # fmt: skip
+        given = (name, program, PRELOAD, folder, self.timeout, self.progress)
+        outcome = self.servers.announced(*given)
         if outcome.failure is not None and outcome.failure.message.startswith(IMPORT_ERRORS):
             raise self.unfit(outcome.failure)
         return outcome
