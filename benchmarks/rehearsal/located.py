@@ -296,6 +296,7 @@ def main() -> None:
     parser.add_argument("--te", default="pip:transformer-engine==2.20.2")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[], help="names of defects")
+    parser.add_argument("--seed", type=int, choices=SEEDS, help="only trainings with this seed")
     parser.add_argument("--most", type=int, default=1_000_000, help="most rows of this call")
     parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--timeout", type=float, default=180.0, help="longest time of a program")
@@ -319,6 +320,7 @@ def main() -> None:
         made = 0
         for pair in pairs:
             wanted = pair.name in given.only if given.only else True
+            wanted &= not given.seed or pair.name.endswith(f"seed {given.seed}")
             if not wanted or (pair.name in rows and not given.again):
                 continue
             if made == given.most:
