@@ -498,17 +498,29 @@ def test_a_gradient_that_no_module_computed_is_only_the_first_wrong_one() -> Non
     assert "is wrong in the backward" in other and "what goes into it agrees" in other
 
 
+def attending_to_x(record: RunTrace) -> RunTrace:
+    """Give attention what its block is given."""
+    ranks = []
+    for one in record.ranks:
+        *others, block, attention = one.trace.calls
+        calls = (*others, block, replace(attention, inputs={"query": block.inputs["x"]}))
+        ranks.append(RankRecord(replace(one.trace, calls=calls), one.data))
+    return RunTrace(tuple(ranks))
+
+
+def test_a_tensor_that_is_right_elsewhere_is_wrong_where_it_does_not_belong() -> None:
+    one = culprit(attending_to_x(run((1, add("attended", 0.5)))))
+    assert (one.phase, one.module) == ("forward", "block")
+    assert one.tensor.startswith("input query, which the forward of block computed")
+
+
 def test_an_input_of_modules_without_gradients_is_that_of_the_outermost() -> None:
     """As with recomputed layers, whose own tensors have no gradients in the trace."""
-
-    def recomputed(record: RankRecord) -> RankRecord:
-        *others, block, attention = record.trace.calls
-        calls = (*others, block, replace(attention, inputs={"query": block.inputs["x"]}))
-        return RankRecord(replace(record.trace, calls=calls), record.data)
-
     changes = [(number, lambda values: values.pop("~attended")) for number in range(2)]
     record = run(*changes, (1, add("~embedded", 0.5)))
-    one = culprit(RunTrace(tuple(map(recomputed, record.ranks))))
+    references = [attending_to_x(one_rank(off)) for off in (0.0, 1e-15)]
+    one = located(attending_to_x(record), *references, (1,)).culprit
+    assert one is not None
     assert (one.phase, one.module, one.tensor) == ("backward", "block", "gradient of input x")
 
 

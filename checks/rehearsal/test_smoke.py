@@ -130,7 +130,10 @@ IN_PODS = (
         (("--nodes", "2", "--dry-run"), "HOST:PORT"),
         (("--nodes", "2", "--dry-run", "--rendezvous", "a;b"), "HOST:PORT"),
         (("--nodes", "2"), "only one node is started here"),
-        (("--trace", "t", "--feature", "graphs"), "--trace: a trace cannot be written while CUDA"),
+        (
+            ("--trace", "t", "--feature", "graphs"),
+            "--trace: two steps before the capture of graphs",
+        ),
         (("--kubernetes", "-"), "--image"),
         (("--kubernetes", "-", "--image", "i"), "NAME:PATH"),
         (("--kubernetes", "-", "--image", "i", "--claim", "a:b"), "NAME:PATH"),

@@ -93,15 +93,9 @@ class Matrix:
     """
 
     def __init__(
-        self,
-        upstream: Upstream,
-        folder: Path,
-        run: Runner,
-        iterations: int,
-        *,
-        dtype: str = "float32",
-        locates: bool = False,
-    ) -> None:
+        self, upstream: Upstream, folder: Path, run: Runner, iterations: int, *,
+        dtype: str = "float32", locates: bool = False,
+    ) -> None:  # fmt: skip
         self._locates = locates
         self._upstream, self._folder, self._run = upstream, folder, run
         self._iterations, self._dtype = iterations, dtype
@@ -172,15 +166,9 @@ class Matrix:
 
 
 def run_matrix(
-    upstream: Upstream,
-    cases: Sequence[Case],
-    folder: Path,
-    *,
-    iterations: int,
-    name: str = "",
-    locates: bool = False,
-    progress: Progress | None = None,
-) -> ConformanceRecord:
+    upstream: Upstream, cases: Sequence[Case], folder: Path, *, iterations: int, name: str = "",
+    locates: bool = False, progress: Progress | None = None,
+) -> ConformanceRecord:  # fmt: skip
     """Run cases one after the other; one that hangs or fails does not stop the others."""
     with Servers(folder) as servers:
         run = functools.partial(servers.run, limit_seconds=LIMIT_SECONDS)

@@ -20,6 +20,7 @@ from ringproof.rehearsal.locate.reading import (
     RunTrace,
     coordinates,
 )
+from ringproof.rehearsal.locate.result import Measured
 from ringproof.rehearsal.locate.rows import Rows, Source, rows_of
 from ringproof.rehearsal.protocol.trace import TracedTensor, Values
 
@@ -51,7 +52,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(Measured):
     """A tensor of one rank beside its reference.
 
     Attributes:
@@ -71,11 +72,6 @@ class Compared:
     row_errors: Array
     index: Array
     sequence: Array
-
-    @property
-    def wrong(self) -> bool:
-        """Whether rounding does not explain the difference."""
-        return not self.error <= self.tolerance
 
     @property
     def excess(self) -> float:
@@ -116,6 +112,12 @@ class TraceComparison:
         self._tolerance = functools.cache(self._measured)
         self._rows = functools.cache(self._rows_of)
         self.packed = functools.cache(self._packed_rows)
+
+    def twin(self, port: Port) -> int | None:
+        """Return the index of the tensor that the reference has in a port."""
+        key = (*port.call[:2], 0, *port.call[3:])
+        held = (rank.calls[key] for rank in self.runs.reference.ranks if key in rank.calls)
+        return next((getattr(call, port.side).get(port.name) for call in held), None)
 
     def compare(self, rank: RankRecord, port: Port) -> Compared | str:
         """Compare one tensor; a string says why that is not possible."""

@@ -12,7 +12,7 @@ import numpy as np
 from ringproof.rehearsal.locate.comparing import EXPERTS, FACTOR, FLOOR, Port, Runs, TraceComparison
 from ringproof.rehearsal.locate.factors import CLOSE, explained, named, scale_between
 from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
-from ringproof.rehearsal.locate.result import Beside, Culprit
+from ringproof.rehearsal.locate.result import Beside, Culprit, Measured
 from ringproof.rehearsal.protocol.trace import GRADIENTS, LOCAL, REDUCED, WEIGHT
 
 Name = tuple[int, int, int, str]
@@ -64,14 +64,13 @@ def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
     if error <= tolerance:
         return None
     ranks = tuple(one.trace.rank for one in runs.run.ranks)
-    said = Beside("norm of all gradients", error, tolerance)
-    return Culprit(
-        "norm", "", said.what, step, (), ranks, (), (), error, tolerance, "", "", "", (said,)
-    )
+    both = error, tolerance
+    said = Beside("norm of all gradients", *both)
+    return Culprit("norm", "", said.what, step, (), ranks, (), (), *both, evidence=(said,))
 
 
 @dataclass(frozen=True)
-class ParameterDifference:
+class ParameterDifference(Measured):
     """A parameter, or its gradient, beside the reference.
 
     Attributes:
@@ -84,11 +83,6 @@ class ParameterDifference:
     tolerance: float
     mine: Array
     expected: Array
-
-    @property
-    def wrong(self) -> bool:
-        """Whether rounding does not explain the difference."""
-        return not self.error <= self.tolerance
 
 
 def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
@@ -232,12 +226,9 @@ def _made(phase: str, wrong: Sequence[ParameterDifference], runs: Runs, step: in
         step=step,
         microbatches=(),
         ranks=tuple(sorted({rank for one in same for rank in one.ranks})),
-        positions=(),
-        samples=(),
         error=worst.error,
         tolerance=worst.tolerance,
         computed_at=forwards.get(GRADIENTS if phase in WHOLE else module, ""),
-        called_from="",
         factor=said or explained(worst.mine, worst.expected, sizes),
         evidence=tuple(Beside(one.name[3], one.error, one.tolerance) for one in evidence),
     )

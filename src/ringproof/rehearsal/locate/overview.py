@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-
-import numpy as np
+from functools import cached_property
+from itertools import pairwise
 
 from ringproof.rehearsal.locate.comparing import Compared, Port, ports
 from ringproof.rehearsal.locate.gradients import differences
@@ -79,31 +79,24 @@ class _Blocks:
     """Errors by position, which are put into blocks when the longest sequence is known."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray, float]]] = {}
-        self._length = 0
+        self._rows = defaultdict[tuple[str, str], dict[int, float]](dict)
 
     def add(self, name: tuple[str, str], compared: Compared) -> None:
         errors = compared.row_errors
         by_row = errors.max(axis=1, initial=0.0) if errors.ndim == 2 else errors
-        self._rows.setdefault(name, []).append((compared.index, by_row, compared.tolerance))
-        self._length = max(self._length, int(compared.index.max(initial=-1)) + 1)
+        for position, error in zip(compared.index.tolist(), by_row.tolist(), strict=True):
+            _raise(self._rows[name], position, error, compared.tolerance)
 
-    @property
+    @cached_property
     def borders(self) -> tuple[int, ...]:
-        count = min(BLOCKS, self._length)
-        return tuple(self._length * number // count for number in range(count + 1)) if count else ()
+        length = 1 + max((max(rows, default=-1) for rows in self._rows.values()), default=-1)
+        count = min(BLOCKS, length)
+        return tuple(length * number // count for number in range(count + 1)) if count else ()
 
     def of(self, name: tuple[str, str]) -> tuple[float | None, ...]:
-        ends, found = self.borders, dict[int, float]()
-        for index, errors, tolerance in self._rows.get(name, ()):
-            for block, error in self._largest(index, errors, ends):
-                _raise(found, block, error, tolerance)
-        return tuple(found.get(block) for block in range(len(ends) - 1)) if found else ()
-
-    @staticmethod
-    def _largest(
-        index: np.ndarray, errors: np.ndarray, ends: tuple[int, ...]
-    ) -> Iterator[tuple[int, float]]:
-        places = np.searchsorted(ends, index, side="right") - 1
-        for block in np.unique(places).tolist():
-            yield block, float(errors[places == block].max())
+        rows = sorted(self._rows[name].items())
+        found = [
+            max((ratio for position, ratio in rows if start <= position < end), default=None)
+            for start, end in pairwise(self.borders)
+        ]
+        return tuple(found) if any(one is not None for one in found) else ()

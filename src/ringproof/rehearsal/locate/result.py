@@ -8,8 +8,20 @@ MOST_TIMES = 1e9
 """The largest ratio of an error to its tolerance; where values are not finite, too."""
 
 
+class Measured:
+    """What differs from the reference by an error, of which rounding explains a part."""
+
+    error: float
+    tolerance: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain the difference."""
+        return not self.error <= self.tolerance
+
+
 @dataclass(frozen=True)
-class Beside:
+class Beside(Measured):
     """A tensor that belongs to the evidence.
 
     Attributes:
@@ -21,11 +33,6 @@ class Beside:
     what: str
     error: float
     tolerance: float
-
-    @property
-    def wrong(self) -> bool:
-        """Whether rounding does not explain the difference."""
-        return not self.error <= self.tolerance
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,14 @@ class Culprit:
     step: int
     microbatches: tuple[int, ...]
     ranks: tuple[int, ...]
-    positions: tuple[tuple[int, int], ...]
-    samples: tuple[int, ...]
-    error: float
-    tolerance: float
-    computed_at: str
-    called_from: str
-    factor: str
-    evidence: tuple[Beside, ...]
+    positions: tuple[tuple[int, int], ...] = ()
+    samples: tuple[int, ...] = ()
+    error: float = 1.0
+    tolerance: float = 0.0
+    computed_at: str = ""
+    called_from: str = ""
+    factor: str = ""
+    evidence: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True)

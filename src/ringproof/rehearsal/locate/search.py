@@ -47,7 +47,7 @@ class Search:
     def __init__(self, comparison: TraceComparison) -> None:
         self.comparison = comparison
         self.left_out: Counter[str] = Counter()
-        self._seen: dict[tuple[int, int, bool], Compared | str] = {}
+        self._seen: dict[tuple[int, int, int | None, bool], Compared | str] = {}
 
     @property
     def compared(self) -> int:
@@ -56,8 +56,30 @@ class Search:
 
     def forward(self, step: int, number: int | None = None) -> Culprit | None:
         """Return what is wrong first in the forward of a step, or of one of its microbatches."""
-        found = [self._first(self._forward_ports(*place)) for place in self.batches(step, number)]
-        return self._culprit([one for one in found if one is not None])
+        ports = [self._forward_ports(*place) for place in self.batches(step, number)]
+        found = [one for given in ports if (one := self._first(given)) is not None]
+        replayed = self._replayed(step, number)
+        if replayed and all(replayed[0] <= one.order for one in found):
+            return replayed[1]
+        return self._culprit(found)
+
+    def _replayed(self, step: int, number: int | None) -> tuple[tuple[int, int], Culprit] | None:
+        """Return the first replay of a CUDA graph that reads other values than its caller gives."""
+        found = [
+            ((stage_of(rank, batch.chunk), call.entered), key, rank.trace.rank, call)
+            for rank, batch in self.batches(step, number)
+            for key, call in calls_of(rank, batch).items()
+            if call.misread
+        ]
+        if not found:
+            return None
+        order, _, _, first = min(found, key=lambda one: one[:3])
+        same = [one for one in found if (one[0], one[3].module) == (order, first.module)]
+        return order, Culprit(
+            "forward", first.module, first.misread, step,
+            tuple(sorted({call.microbatch for *_, call in same})),
+            tuple(sorted({rank for _, _, rank, _ in same})), called_from=first.site,
+        )  # fmt: skip
 
     def data(self, step: int) -> Culprit | None:
         """Return what is wrong with the packed sequences that a step is given."""
@@ -81,8 +103,8 @@ class Search:
             return None
         whole = tuple(rank.trace.rank for rank in runs.run.ranks)
         return Culprit(
-            "data", "", said, step, tuple(sorted(where)), tuple(sorted(ranks)) or whole, (), (),
-            1.0, 0.0, "", "", "", (Beside("packed sequences", 1.0, 0.0),),
+            "data", "", said, step, tuple(sorted(where)), tuple(sorted(ranks)) or whole,
+            evidence=(Beside("packed sequences", 1.0, 0.0),),
         )  # fmt: skip
 
     def failed(self, failure: Failure) -> Culprit | None:
@@ -104,8 +126,8 @@ class Search:
         message = next(iter(failure.message.splitlines()), failure.kind)
         return Culprit(
             "forward", key[3], f"no output, but an error ({message})", key[0], (key[2],),
-            (rank.trace.rank,), (), (), 1.0, 0.0, failure.place, rank.calls[key].site, "",
-            (*agreeing, Beside("output", 1.0, 0.0)),
+            (rank.trace.rank,), computed_at=failure.place, called_from=rank.calls[key].site,
+            evidence=(*agreeing, Beside("output", 1.0, 0.0)),
         )  # fmt: skip
 
     def backward(self, step: int, number: int | None = None) -> Culprit | None:
@@ -186,7 +208,8 @@ class Search:
     def look(self, rank: RankRecord, port: Port) -> Compared | None:
         """Compare a tensor once, whatever its names."""
         index = getattr(rank.calls[port.call], port.side)[port.name]
-        key = (rank.trace.rank, index, port.backward)
+        # A tensor that is right in one place is wrong in another, where it does not belong.
+        key = (rank.trace.rank, index, self.comparison.twin(port), port.backward)
         known = self._seen.get(key)
         if known is None or isinstance(known, str):
             known = self._seen[key] = self.comparison.compare(rank, port)

@@ -130,6 +130,7 @@ class TracedCall:
         parent: Index of the call that called it; -1 for none.
         site: ``FILE:LINE`` of the caller.
         inputs: Tensors by name, as indices into `RankTrace.tensors`.
+        misread: What a replay in its place takes from elsewhere than from its caller, in words.
     """
 
     step: int
@@ -143,6 +144,7 @@ class TracedCall:
     site: str
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    misread: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,14 @@ from ringproof.rehearsal.protocol.trace import (
 )
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
+from ringproof.rehearsal.trace.replays import ReplayWatch
 
 FINALIZE = "megatron.core.distributed.finalize_model_grads"
 LAYER = re.compile(r"\blayers\.\d+$")
 BYTES_OF_RECORD = 600
 """What a tensor, a call or a parameter takes in the JSON of a trace: 270 to 350 were measured."""
+CAPTURE, REPLAY = "_te_cuda_graph_capture", "_te_cuda_graph_replay"
+"""Methods of a layer that Megatron calls in the place of its forward where graphs are on."""
 INSIDE = re.compile(r"\bdecoder\.layers\.(\d+)\.")
 
 
@@ -56,6 +59,7 @@ class _Open:
     parent: int
     site: str
     inputs: dict[str, int]
+    misread: str = ""
 
 
 class TraceRecorder:
@@ -93,6 +97,7 @@ class TraceRecorder:
         self._microbatches: Counter[tuple[int, int]] = Counter()
         # A tensor is kept until its step ends, so that its identity stays its own.
         self._known: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
+        self._replays: ReplayWatch | None = None
 
     @property
     def step(self) -> int:
@@ -110,10 +115,38 @@ class TraceRecorder:
             if not self._records(model, name):
                 continue
             self._forwards.setdefault(name, self._relative(forward_of(module)))
+            implementation = getattr(getattr(module, "config", None), "cuda_graph_impl", "")
+            if implementation == "transformer_engine" and hasattr(module, REPLAY):
+                self._watch_graphs(chunk, name, module)
+                continue
             enter = functools.partial(self._enter, chunk, name)
             module.register_forward_pre_hook(enter, with_kwargs=True)
             leave = functools.partial(self._leave, chunk, name)
             module.register_forward_hook(leave, with_kwargs=True)
+
+    def _watch_graphs(self, chunk: int, name: str, module: Any) -> None:
+        """Record a module of which graphs are captured, for which it may have no hooks."""
+        watch = self._replays = self._replays or ReplayWatch()
+        for call in ("forward", CAPTURE, REPLAY):
+            given = (watch, chunk, name, module, getattr(module, call))
+            around = functools.partial(self._around, *given)
+            setattr(module, call, functools.update_wrapper(around, given[-1]))
+
+    def _around(
+        self, watch: ReplayWatch, chunk: int, name: str, module: Any, call: Any,
+        *given: Any, **named: Any,
+    ) -> Any:  # fmt: skip
+        self._enter(chunk, name, module, given, named)
+        if call.__name__ == CAPTURE:
+            watch.called(_given(given, named))
+        elif self.step and call.__name__ == REPLAY:
+            entry, ranks = self._open[-1], self._batches[-1].ranks
+            note = functools.partial(setattr, entry, "misread")
+            moment = f"step {entry.called[0]}, microbatch {entry.called[2]}"
+            watch.expect(name, moment, ranks, _given(given, named), note)
+        output = call(*given, **named)
+        self._leave(chunk, name, module, given, named, output)
+        return output
 
     def _records(self, model: Any, name: str) -> bool:
         """Whether a module or parameter is not inside of a layer that the sample leaves out."""
@@ -156,7 +189,7 @@ class TraceRecorder:
 
     def _enter(self, chunk: int, name: str, module: Any, given: Any, named: Any) -> None:
         step = self.step
-        if not step or _recomputes():
+        if not step or _recomputes() or (self._replays and self._replays.captures()):
             return
         arguments = _by_name(module, given, named)
         if not name:
@@ -183,6 +216,9 @@ class TraceRecorder:
         self, chunk: int, name: str, module: Any, given: Any, named: Any, output: Any
     ) -> None:
         step = self.step
+        if self._replays and self._replays.captures():
+            self._replays.attends(module)
+            return
         if not step or _recomputes():
             return
         place = self._place(step, chunk)
@@ -195,7 +231,7 @@ class TraceRecorder:
     def _call(self, entry: _Open, left: int, outputs: dict[str, int]) -> TracedCall:
         return TracedCall(
             *entry.called, entry.number, entry.entered, left, entry.parent, entry.site,
-            entry.inputs, outputs,
+            entry.inputs, outputs, entry.misread,
         )  # fmt: skip
 
     def _place(self, step: int, chunk: int) -> tuple[int, int, int]:
@@ -209,7 +245,8 @@ class TraceRecorder:
         index = len(self._tensors)
         self._tensors.append(TracedTensor(self._store(tensor), made_by=self._made_by(tensor)))
         self._known[key] = tensor, index
-        if tensor.requires_grad:
+        # Those of parameters are elsewhere: autograd may be given one without content.
+        if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter):
             tensor.register_hook(functools.partial(self._gradient, place, index))
         return index
 
@@ -310,6 +347,12 @@ def _by_name(module: Any, given: Any, named: Any) -> dict[str, Any]:
     except TypeError:
         return {**{str(number): value for number, value in enumerate(given)}, **named}
     return dict(bound.arguments)
+
+
+def _given(given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return what a layer is given by name, the fields of packed sequences by their own."""
+    first, packed = zip(("hidden_states",), given, strict=False), named.get("packed_seq_params")
+    return dict(_tensors({**dict(first), **named, **(vars(packed) if packed else {})}))
 
 
 def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
