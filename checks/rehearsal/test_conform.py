@@ -210,6 +210,40 @@ def test_records_keep_everything() -> None:
         assert {case.id for case in record.cases} <= known
 
 
+def test_a_record_is_added_to_case_by_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["static-p2p-cp2", "static-p2p-cp4", "static-a2a-cp2"]
+    ran: list[str] = []
+
+    def run(_: matrix.Matrix, case: cases.Case) -> records.CaseResult:
+        if len(ran) == 2:
+            raise KeyboardInterrupt  # somebody ends it
+        ran.append(case.id)
+        return records.CaseResult(case.id, Status.AGREES)
+
+    opened = mock.Mock(return_value=replace(UPSTREAM, megatron_name="git:a@b#commit=1"))
+    monkeypatch.setattr(matrix.Matrix, "run", run)
+    monkeypatch.setattr("ringproof.rehearsal.runs.upstreams.open_upstream", opened)
+    path = tmp_path / "record.json"
+
+    def conform(*wanted: str, more: tuple[str, ...] = ("--append", "--name", "mine")) -> Any:
+        words = [word for name in wanted for word in ("--case", name)]
+        given = ["--upstream", "x", "--force", "--json", str(path), *words, *more]
+        return CliRunner().invoke(app, ["conform", *given])
+
+    assert conform(names[0]).exit_code == 0
+    opened.return_value = replace(UPSTREAM, megatron_name="fetched:c@d#commit=1")
+    assert conform(*names, more=("--append",)).exit_code != 0
+    kept = records.read(path, "--json")
+    assert ran == names[:2] == list(kept.by_id) and kept.name == "mine"
+    assert conform(*names[:2]).exit_code == 0 and len(ran) == 2  # all that is asked is there
+    opened.return_value = replace(UPSTREAM, megatron_name="git:a@b#commit=2")
+    other = conform(*names)
+    assert isinstance(other.exception, InputError) and "commit=2" in str(other.exception)
+    assert len(ran) == 2 and records.read(path, "--json") == kept
+    nowhere = CliRunner().invoke(app, ["conform", "--upstream", "x", "--append"])
+    assert isinstance(nowhere.exception, InputError) and "--json" in str(nowhere.exception)
+
+
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(InputError, match="not a record"):

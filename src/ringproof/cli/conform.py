@@ -66,6 +66,10 @@ class ConformCommand(RunOptions):
         "Megatron-Bridge for verl, named alike, or mbridge for the package of this name.",
         metavar="SPEC|mbridge",
     )
+    append: bool = option(
+        False,
+        "Keep the cases that the file of --json has, run only the others, and write it after each.",
+    )
     listed: bool = option(False, "Print the cases and exit.", "--list")
 
 
@@ -89,7 +93,9 @@ def conform(options: ConformCommand) -> None:
     ids = {one.id for one in matrix}
     known = [one for one in records.shipped() if ids & one.by_id.keys()]
     other = _known(options.against, known) if options.against else None
-    record = _recorded(options, wanted)
+    old = _begun(options)
+    lacking = [one for one in wanted if old is None or one.id not in old.by_id]
+    record = _recorded(options, lacking, old) if old is None or lacking else old
     if options.json_path:
         write_json(records.as_json(record), options.json_path)
     if options.json_path != "-":
@@ -107,14 +113,37 @@ def conform(options: ConformCommand) -> None:
         raise InputError("--upstream", nothing)
 
 
-def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRecord:
-    """Run the cases on what the options name."""
+def _begun(options: ConformCommand) -> ConformanceRecord | None:
+    """Return the record that ``--append`` adds to; ``None`` where there is none yet."""
+    from ringproof.rehearsal.conform import record as records
+
+    if options.append and options.json_path in ("", "-"):
+        raise InputError("--append", "there is no file to add to; name one with --json")
+    path = Path(options.json_path)
+    return records.read(path, "--append") if options.append and path.exists() else None
+
+
+def _recorded(
+    options: ConformCommand, wanted: Sequence[Case], old: ConformanceRecord | None
+) -> ConformanceRecord:
+    """Run the cases on what the options name, and add them to a record."""
+    from ringproof.rehearsal.conform import record as records
     from ringproof.rehearsal.conform.matrix import run_matrix
     from ringproof.rehearsal.rehearsing import estimate
     from ringproof.rehearsal.runs.upstreams import open_upstream
 
     def tell(line: str) -> None:
         typer.echo(line, err=True)
+
+    def whole(record: ConformanceRecord) -> ConformanceRecord:
+        return record if old is None else records.joined(old, record, "--append")
+
+    def done(record: ConformanceRecord, line: str) -> None:
+        so_far = whole(record)  # refuses other versions before a case runs
+        if options.append and line:
+            write_json(records.as_json(so_far), options.json_path)
+        if line:
+            tell(line)
 
     verl = options.framework == "verl"
     for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
@@ -136,10 +165,10 @@ def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRec
         if not verl:
             opened = open_upstream(options.upstream, options.te, **source)
             make_folder(kept, field="--out")
-            return run_matrix(
+            return whole(run_matrix(
                 opened, wanted, kept, iterations=steps, name=name,
-                locates=options.locate is not False, progress=tell,
-            )  # fmt: skip
+                locates=options.locate is not False, progress=done,
+            ))  # fmt: skip
         from ringproof.rehearsal.runs.releases import choose_releases
         from ringproof.rehearsal.verl.conforming import run_verl_matrix
         from ringproof.rehearsal.verl.upstreams import open_stack, open_verl
@@ -153,9 +182,9 @@ def _recorded(options: ConformCommand, wanted: Sequence[Case]) -> ConformanceRec
         verl_folder = open_verl(options.verl, **source)
         stack = open_stack(opened, verl_folder, chosen.bridge, vanilla=vanilla, **source)
         make_folder(kept, field="--out")
-        return run_verl_matrix(
-            stack, wanted, kept, vanilla=vanilla, iterations=steps, name=name, progress=tell
-        )
+        return whole(run_verl_matrix(
+            stack, wanted, kept, vanilla=vanilla, iterations=steps, name=name, progress=done
+        ))  # fmt: skip
 
 
 def _known(name: str, shipped: Sequence[ConformanceRecord]) -> ConformanceRecord:

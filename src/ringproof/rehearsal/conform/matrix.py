@@ -43,7 +43,8 @@ SPECS = MappingProxyType({
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 Runner = Callable[[Program, str, Path], Outcome]
-Progress = Callable[[str], None]
+Progress = Callable[[ConformanceRecord, str], None]
+"""Gets the record so far, without cases at first, and a line on the last case."""
 
 
 def script_of(upstream: Upstream, name: str) -> str | None:
@@ -196,15 +197,8 @@ def recorded(
         name: Short name of it; empty for the versions.
     """
     started = time.monotonic()
-    results = []
-    for number, case in enumerate(cases, 1):
-        begun = time.monotonic()
-        result = run(case)
-        result = replace(result, seconds=round(time.monotonic() - begun, 1))
-        results.append(result)
-        if progress is not None:
-            progress(_line(number, len(cases), result))
-    return ConformanceRecord(
+    tell = progress or (lambda *_: None)
+    record = ConformanceRecord(
         name=name or origin,
         megatron=origin,
         engine=upstream.engine_version,
@@ -212,9 +206,20 @@ def recorded(
         ringproof=__version__,
         dtype="float32",
         iterations=iterations,
-        seconds=round(time.monotonic() - started, 1),
-        cases=tuple(results),
+        seconds=0.0,
+        cases=(),
     )
+    tell(record, "")
+    for number, case in enumerate(cases, 1):
+        begun = time.monotonic()
+        result = run(case)
+        now = time.monotonic()
+        result = replace(result, seconds=round(now - begun, 1))
+        record = replace(
+            record, seconds=round(now - started, 1), cases=(*record.cases, result)
+        )  # fmt: skip
+        tell(record, _line(number, len(cases), result))
+    return record
 
 
 def _line(number: int, total: int, result: CaseResult) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import resources
 from pathlib import Path
@@ -158,6 +158,26 @@ def as_json(record: ConformanceRecord) -> dict[str, Any]:
 def from_json(data: object) -> ConformanceRecord:
     """Build a record from what `as_json` made of it."""
     return TypeAdapter(ConformanceRecord).validate_python(data)
+
+
+def joined(old: ConformanceRecord, new: ConformanceRecord, field: str) -> ConformanceRecord:
+    """Return a record with the cases of both, and the name of the old one.
+
+    Args:
+        field: Option that an error names.
+
+    Raises:
+        InputError: They were run on other versions, or with other numbers of steps.
+    """
+    for what in ("megatron", "engine", "torch", "dtype", "iterations"):
+        values = [str(getattr(one, what)) for one in (old, new)]
+        # The same commit has several names, such as git:PATH@REF.
+        kept, mine = ([at.partition("#")[2] or at for at in one.split(", ")] for one in values)
+        if kept != mine:
+            sentence = "the record has {} {}, and this run {}; name another file with --json"
+            raise InputError(field, sentence.format(what, *map(shown, values)))
+    seconds = round(old.seconds + new.seconds, 1)
+    return replace(old, seconds=seconds, cases=(*old.cases, *new.cases))
 
 
 def read(path: Path, field: str) -> ConformanceRecord:

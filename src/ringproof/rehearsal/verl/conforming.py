@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from ringproof.launch.overrides import CRITIC, PPO, REFERENCE, SFT
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.verl import OverrideDraft
 from ringproof.rehearsal.conform.cases import VERL, Case
-from ringproof.rehearsal.conform.matrix import LIMIT_SECONDS, judge, recorded
+from ringproof.rehearsal.conform.matrix import LIMIT_SECONDS, Progress, judge, recorded
 from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
@@ -119,7 +119,7 @@ def words_of(
 
 def run_verl_matrix(
     stack: VerlStack, cases: Sequence[Case], folder: Path, *, vanilla: bool, iterations: int,
-    name: str, progress: Callable[[str], None],
+    name: str, progress: Progress,
 ) -> ConformanceRecord:  # fmt: skip
     """Run cases one after the other; one that hangs or fails does not stop the others."""
     with Servers(folder) as servers:
