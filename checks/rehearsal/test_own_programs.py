@@ -58,7 +58,10 @@ def _variant(
 def test_a_right_loop_agrees(
     stage: SessionServers, tmp_path: Path, words: str, megatron: str
 ) -> None:
-    variant = _variant(stage, tmp_path, words=words, megatron=megatron)
+    names = "LENGTH, VOCABULARY, MICROBATCHES, STEPS"
+    (tmp_path / "beside.py").write_text(f"{names} = 64, 128, 2, 100\n", "utf-8")
+    beside = (f"{names} = 64, 128, 2, 100\n", f"from beside import {names}\n")
+    variant = _variant(stage, tmp_path, beside, words=words, megatron=megatron)
     assert variant.megatron.startswith(next(iter(PAIRS)))  # also where none is named
     assert variant.passed, variant.headline
     assert variant.path.requested.size == 2 and variant.path.taken[0].comm_type == "p2p"

@@ -149,12 +149,12 @@ def execute(
         if memory is None:  # tokens take memory, and at full size they have no values
             probe.watch_models()
         probes.open_for(probe)
+        sys.argv = [program.script, *program.arguments]
         _plant(program.faults)
         conversations.install(program.arguments)
         extension.leave_out_fused_kernels()
         _watch_training(probe, program, recorder)
         # Everything is in place before the script runs as its own program.
-        sys.argv = [program.script, *program.arguments]
         for root in program.upstream.roots if program.listens else ():
             listener.listen(str(root))
         with _watched(program, memory, traffic):
