@@ -51,15 +51,17 @@ def split_changes(changes: Sequence[Mapping[str, str]]) -> tuple[dict[str, str],
     return numbers, sorted({one["what"] for one in changes} - numbers.keys())
 
 
-def rehearsed(script: Path, options: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Rehearse a script and return the row of its verdict.
+def rehearsed(
+    launch: Sequence[str], options: Sequence[str], folder: Path, steps: int = 2
+) -> dict[str, Any]:
+    """Rehearse a script or ``--`` with a command, and return the row of its verdict.
 
     Args:
         folder: Where the script's path begins, and logs are written.
     """
     target = folder / "result.json"
-    command = [sys.executable, "-m", "ringproof", "rehearse", str(script), *options]
-    command += ["--steps", "2", "--json", str(target), "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "ringproof", "rehearse", *options, "--steps", str(steps)]
+    command += ["--json", str(target), "--out", str(folder / "out"), *launch]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     row = {"exit": done.returncode, "seconds": round(time.monotonic() - started, 1)}
@@ -71,6 +73,8 @@ def rehearsed(script: Path, options: Sequence[str], folder: Path) -> dict[str, A
     return row | {
         **{name: result[name] for name in KEPT},
         "grad_norm": result["agreement"]["largest_relative_difference_of_grad_norm"],
+        "first": result["agreement"]["first_difference"],
+        "memory_bytes": (result["program"] or {}).get("memory_bytes"),
         "ranks": [result["launch"]["ranks"], (result["program"] or {}).get("ranks")],
         "taken": result["path"]["taken"],
         "shrunk": numbers,
@@ -88,7 +92,7 @@ def row_of(
         folder = Path(name).resolve()
         script = written(clone, repository["commit"], entry["path"], folder)
         words = [word for value in given for word in ("--set", value)]
-        row = rehearsed(script, [*options, *words], folder)
+        row = rehearsed([str(script)], [*options, *words], folder)
     return {"of": entry["of"], "set": given, "options": options[: len(options) - len(more)], **row}
 
 

@@ -8,19 +8,11 @@ settings are this program's. Try it without GPUs, with a checkout of NovaSky-AI/
         benchmarks/rehearsal/skyrl_actor.py --skyrl ../SkyRL --cp 2
 """
 
-import argparse
-import os
 import sys
-from unittest.mock import MagicMock
 
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state, tensor_parallel
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.transformer import TransformerConfig
+from actors import SAMPLES, STEPS, VOCABULARY, built, options_of, start
+from megatron.core import parallel_state
 
 DOUBLES = (
     "ray", "loguru", "jaxtyping", "skyrl.backends.backend", "skyrl_gym", "skyrl_gym.envs",
@@ -28,29 +20,21 @@ DOUBLES = (
     "skyrl_gym.envs.sql.env",
 )  # fmt: skip
 """Packages that SkyRL imports, and that a training step does not call."""
-PROMPT, ANSWER, VOCABULARY, SAMPLES, STEPS = 40, 56, 128, 8, 100
+PROMPT, ANSWER = 40, 56
 
 
 def main():
     """Train as the command line says, until the program is ended or after 100 steps."""
     options = parsed()
-    sys.path.insert(1, options.skyrl)
-    for name in DOUBLES:
-        sys.modules.setdefault(name, MagicMock(name=name))
+    start(options, [options.skyrl], DOUBLES)
     sys.modules["ray"].is_initialized.return_value = False
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=options.tp, context_parallel_size=options.cp
-    )
-    tensor_parallel.model_parallel_cuda_manual_seed(1)
     from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
     from skyrl.backends.skyrl_train.workers.megatron.megatron_model_wrapper import (
         MegatronModelWrapper,
     )
 
     settings = settings_of(options)
-    model, optimizer = built(options)
+    model, optimizer = built(options, PROMPT + ANSWER)
     loss = PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
     wrapper = MegatronModelWrapper(settings, [model], optimizer, policy_loss_fn=loss)
     for step in range(STEPS):
@@ -58,16 +42,14 @@ def main():
         wrapper.train()
         batches = rollouts(step, options.microbatch)
         wrapper.forward_backward_mini_batch(batches, PROMPT + ANSWER, options.microbatch)
+        if hasattr(wrapper, "run_pending_grad_sync"):  # since #2008 its worker sums the gradients
+            wrapper.run_pending_grad_sync()
         optimizer.step()
 
 
 def parsed():
     """Read the command line, whose names are Megatron's and SkyRL's."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--skyrl", required=True, help="folder of a checkout of SkyRL")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--cp", type=int, default=1)
-    parser.add_argument("--cp-comm-type", default="p2p")
+    parser = options_of("skyrl")
     parser.add_argument("--microbatch", type=int, default=2, help="samples in a microbatch")
     parser.add_argument("--use-kl-loss", action="store_true")
     parser.add_argument("--use-entropy-loss", action="store_true")
@@ -90,36 +72,6 @@ def settings_of(options):
     algorithm.entropy_loss_coef = 0.01
     algorithm.policy_loss_type = options.policy_loss_type
     return settings
-
-
-def built(options):
-    """A small model in megatron-core's data parallel wrapper, and its optimizer."""
-    config = TransformerConfig(
-        num_layers=2,
-        hidden_size=64,
-        num_attention_heads=4,
-        tensor_model_parallel_size=options.tp,
-        context_parallel_size=options.cp,
-        cp_comm_type=options.cp_comm_type,
-        pipeline_dtype=torch.float32,
-        gradient_accumulation_fusion=False,
-        bias_activation_fusion=False,
-        add_bias_linear=False,
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        variable_seq_lengths=True,
-        moe_token_dispatcher_type="alltoall",  # which variable lengths ask for
-    )
-    model = GPTModel(
-        config,
-        get_gpt_layer_with_transformer_engine_spec(),
-        vocab_size=VOCABULARY,
-        max_sequence_length=PROMPT + ANSWER,
-        position_embedding_type="rope",
-    ).cuda()
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
-    chosen = OptimizerConfig(optimizer="adam", lr=1e-3, params_dtype=torch.float32)
-    return model, get_megatron_optimizer(chosen, [model])
 
 
 def rollouts(step, size):

@@ -9,23 +9,15 @@ rollouts and settings are this program's. Try it without GPUs, with a checkout o
 """
 
 import argparse
-import os
-import sys
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state, tensor_parallel
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.transformer import TransformerConfig
+from actors import SAMPLES, STEPS, VOCABULARY, built, options_of, start
+from megatron.core import parallel_state
 
 DOUBLES = ("wandb", "ray", "ray.actor", "ray.util", "sglang", "sglang_router", "mbridge")
 """Packages that slime imports, and that a training step does not call."""
-LENGTH, VOCABULARY, SAMPLES, STEPS = 256, 128, 8, 100
+LENGTH = 256
 OFF = (
     "custom_megatron_before_train_step_hook_path", "save_debug_train_data", "enable_mtp_training",
     "allgather_cp", "ci_test", "overlap_grad_reduce", "overlap_param_gather", "manual_gc",
@@ -41,21 +33,21 @@ OFF = (
 def main():
     """Train as the command line says, until the program is ended or after 100 steps."""
     options = parsed()
-    sys.path.insert(1, options.slime)
-    for name in DOUBLES:
-        sys.modules.setdefault(name, MagicMock(name=name))
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=options.tp, context_parallel_size=options.cp
-    )
-    tensor_parallel.model_parallel_cuda_manual_seed(1)
+    start(options, [options.slime], DOUBLES)
     from megatron.training import global_vars
     from slime.backends.megatron_utils.data import get_data_iterator
     from slime.backends.megatron_utils.model import train
 
     global_vars._GLOBAL_ARGS = settings(options)
-    model, optimizer = built(options)
+    balances = "aux_loss" if options.moe_aux_loss_coeff else "none"
+    model, optimizer = built(
+        options,
+        LENGTH,
+        calculate_per_token_loss=options.calculate_per_token_loss,
+        num_moe_experts=options.num_experts,
+        moe_router_load_balancing_type=balances,
+        moe_aux_loss_coeff=options.moe_aux_loss_coeff,
+    )
     schedule = SimpleNamespace(step=lambda increment: None, get_lr=lambda group: 1e-3)
     for step in range(STEPS):
         data = rollouts(step)
@@ -65,11 +57,7 @@ def main():
 
 def parsed():
     """Read the command line, whose names are slime's and Megatron's."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--slime", required=True, help="folder of a checkout of slime")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--cp", type=int, default=1)
-    parser.add_argument("--cp-comm-type", default="p2p")
+    parser = options_of("slime")
     parser.add_argument("--loss-type", default="policy_loss")
     parser.add_argument("--advantage-estimator", default="grpo")
     parser.add_argument("--calculate-per-token-loss", action="store_true")
@@ -90,40 +78,6 @@ def settings(options):
         "tis_clip": 2.0, "tis_clip_low": 0.0, "check_for_nan_in_loss_and_grad": True,
     }  # fmt: skip
     return argparse.Namespace(**{**dict.fromkeys(OFF), **numbers, **vars(options)})
-
-
-def built(options):
-    """A small model in megatron-core's data parallel wrapper, and its optimizer."""
-    config = TransformerConfig(
-        num_layers=2,
-        hidden_size=64,
-        num_attention_heads=4,
-        tensor_model_parallel_size=options.tp,
-        context_parallel_size=options.cp,
-        cp_comm_type=options.cp_comm_type,
-        pipeline_dtype=torch.float32,
-        gradient_accumulation_fusion=False,
-        bias_activation_fusion=False,
-        add_bias_linear=False,
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        calculate_per_token_loss=options.calculate_per_token_loss,
-        variable_seq_lengths=True,
-        num_moe_experts=options.num_experts,
-        moe_token_dispatcher_type="alltoall",
-        moe_router_load_balancing_type="aux_loss" if options.moe_aux_loss_coeff else "none",
-        moe_aux_loss_coeff=options.moe_aux_loss_coeff,
-    )
-    model = GPTModel(
-        config,
-        get_gpt_layer_with_transformer_engine_spec(num_experts=options.num_experts),
-        vocab_size=VOCABULARY,
-        max_sequence_length=LENGTH,
-        position_embedding_type="rope",
-    ).cuda()
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
-    chosen = OptimizerConfig(optimizer="adam", lr=1e-3, params_dtype=torch.float32)
-    return model, get_megatron_optimizer(chosen, [model])
 
 
 def rollouts(step):
