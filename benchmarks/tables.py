@@ -354,6 +354,34 @@ def _framework_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
     )
 
 
+def steps_table(record: Record) -> str:
+    """What a rehearsal says of the training steps of frameworks."""
+    head = "framework", "training", "ranks", "verdict", "loss", "gradient norm", "seconds", "memory"
+    return _table(head, map(_step_cells, record["rows"].items()))
+
+
+def _step_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
+    name, row = entry
+    framework, _, training = name.partition(": ")
+    first, memory = row.get("first"), row.get("memory_bytes")
+    verdict = row.get("headline") or row.get("message", "")
+    if row.get("agrees"):
+        verdict = "agrees"
+    elif first and first["value"] is not None:
+        values = f"{first['value']:.4g} against {first['reference']:.4g}"
+        verdict = f"**differs**: {first['name']} of step {first['iteration']} {values}"
+    found = map(row.get, _DIFFERENCES)
+    return (
+        framework,
+        training,
+        str(row["ranks"]),
+        verdict[:_MESSAGE].replace("|", "/"),
+        *("" if one is None else f"{one:.0e}".replace("0e+00", "0") for one in found),
+        f"{row['seconds']:.0f}",
+        f"{memory / (1 << 30):.1f} GiB" if memory else "",
+    )
+
+
 def degrees_table(record: Record) -> str:
     """What each type of CP communication costs on the same launch."""
     rows, layers = record["rows"], record["layers"]
@@ -470,6 +498,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "degrees": ("fit.md", "rehearsal/results/degrees.json", degrees_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
         "frameworks": ("rehearsal-verl.md", "rehearsal/results/frameworks.json", frameworks_table),
+        "steps": ("rehearsal.md", "rehearsal/results/steps.json", steps_table),
         "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
         "rates": ("faults.md", "training/results/faults.json", rate_table),
         "faults": ("faults.md", "training/results/faults.json", fault_table),

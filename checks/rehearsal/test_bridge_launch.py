@@ -6,6 +6,7 @@ package index; the tests that train skip without them.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
     assert main.outcome.tokens == main.reference_outcome.tokens != {}
     assert len(main.losses) == 2 and not main.needs
     assert "model.seq_length" in {change.what for change in main.changes}
+
+
+@pytest.mark.slow
+def test_the_made_up_tokenizer_marks_the_answers_of_a_conversation(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    checkpoint = importlib.import_module("ringproof.rehearsal.verl.ranks.checkpoint")
+    checkpoint.save_tokenizer(tmp_path, 128)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = {"user": "t1 t2", "assistant": "t3 t4"}
+    turns = [{"role": role, "content": text} for role, text in texts.items()]
+    given = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
+    found = tokenizer.apply_chat_template(turns, **given)
+    assert found["input_ids"] == [1, 2, 3, 4, tokenizer.eos_token_id]
+    assert found["assistant_masks"] == [0, 0, 1, 1, 1]
 
 
 def test_scripts_of_bridge_are_told_by_what_they_import(tmp_path: Path) -> None:

@@ -11,6 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 SEED = 7
 SPECIAL = ("<unk>", "<pad>", "<eos>")
+TEMPLATE = (
+    "{% for one in messages %}{{ ' ' }}{% if one.role == 'assistant' %}"
+    "{% generation %}{{ one.content + ' <eos>' }}{% endgeneration %}"
+    "{% else %}{{ one.content }}{% endif %}{% endfor %}"
+)
+"""Chat template that marks the tokens of answers, which data sets of conversations ask for."""
 
 
 def make(request: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +51,12 @@ def save_tokenizer(folder: Path, size: int) -> None:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token=unknown, pad_token=pad, eos_token=end, bos_token=end
+        tokenizer_object=tokenizer,
+        unk_token=unknown,
+        pad_token=pad,
+        eos_token=end,
+        bos_token=end,
+        chat_template=TEMPLATE,
     ).save_pretrained(folder)
 
 
