@@ -123,6 +123,21 @@ def _begun(options: ConformCommand) -> ConformanceRecord | None:
     return records.read(path, "--append") if options.append and path.exists() else None
 
 
+def _fitting(options: ConformCommand) -> bool:
+    """Return whether verl trains, after a look whether the options fit its framework."""
+    verl = options.framework == "verl"
+    for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
+        if value and not verl:
+            raise InputError(name, "the framework is Megatron-LM; add --framework verl")
+    if verl and options.locate:
+        raise InputError("--locate", "no tensor of verl is looked for; leave out --locate")
+    if verl:
+        require_packages("conform", VERL_PACKAGES, "verl")
+    if not options.upstream and not verl:
+        raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
+    return verl
+
+
 def _recorded(
     options: ConformCommand, wanted: Sequence[Case], old: ConformanceRecord | None
 ) -> ConformanceRecord:
@@ -145,16 +160,7 @@ def _recorded(
         if line:
             tell(line)
 
-    verl = options.framework == "verl"
-    for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
-        if value and not verl:
-            raise InputError(name, "the framework is Megatron-LM; add --framework verl")
-    if verl and options.locate:
-        raise InputError("--locate", "no tensor of verl is looked for; leave out --locate")
-    if verl:
-        require_packages("conform", VERL_PACKAGES, "verl")
-    if not options.upstream and not verl:
-        raise InputError("--upstream", "--upstream is missing; name a checkout, or git:PATH@REF")
+    verl = _fitting(options)
     if not options.force:
         largest = max(wanted, key=lambda one: one.ranks)
         estimate(largest.ranks, largest.id, "--case").check(Machine.here())
