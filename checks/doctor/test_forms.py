@@ -85,3 +85,17 @@ def test_a_model_brings_what_the_configuration_does_not_say(tmp_path):
     assert "p2p with a sliding window and softmax learnable" in result.output
     assert "such as TP 1 or CP 4" in result.output, "4 KV heads on a TP rank"
     assert "to change" not in result.output, "no type has both"
+
+
+def test_a_script_that_asks_for_arguments_gets_them(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        'if [ "$#" -lt 1 ]; then exit 1; fi\n'
+        "torchrun --nproc-per-node $1 -m verl.trainer.fsdp_sft_trainer data.max_length=64 "
+        "model.partial_pretrain=/m ulysses_sequence_parallel_size=2\n"
+    )
+    run = CliRunner().invoke
+    result = run(app, ["doctor", str(path), "--line", "main"])
+    assert "exits in line 1; set what it asks for with --set" in str(result.exception)
+    result = run(app, ["doctor", str(path), "--line", "main", "--set", "1=8"])
+    assert "verl" in result.output and "exits" not in result.output

@@ -264,7 +264,7 @@ def split_command(text: str) -> tuple[str, ...]:
 def assignment(entry: str) -> tuple[str, str]:
     """Return the name and the value of a ``--set`` option."""
     name, equals, value = entry.partition("=")
-    if not equals or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
+    if not equals or re.fullmatch(r"[A-Za-z_]\w*|[1-9]\d{0,2}", name) is None:
         raise InputError("--set", f"{shown(entry)} is not NAME=VALUE; write --set NNODES=8")
     return name, value
 

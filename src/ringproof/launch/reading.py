@@ -124,8 +124,11 @@ def read_script(
     followed = follow(script, path.name, sets_of_script, path.parent, budget)
     launches = _launches(followed, path.name, budget)
     if not launches:
-        where = f" before it exits in line {followed.exit_line}" if followed.exit_line else ""
+        line, where = followed.exit_line, ""
         remedy = "give one that runs torchrun, srun or python with a training script"
+        if line:
+            where = f" before it exits in line {line}"
+            remedy = "set what it asks for with --set NAME=VALUE (--set 1=VALUE is its argument)"
         raise InputError(path.name, f"the script launches no training{where}; {remedy}")
     command, found = _chosen(launches, path.name, sets.get(CHOICE))
     if command.condition:
