@@ -432,7 +432,9 @@ def _kind_cells(row: Record) -> tuple[str, ...]:
     name, _, _, named, line, verdict = _located_cells(row)
     reported = f" ({row['reported']})" if row["reported"] else ""
     race = ", a race or chance" if row["said"].startswith("a race") else ""
-    named = "nothing is wrong" if not row["phase"] else named + race
+    named = (
+        f"nothing is {'named' if row['planted'] else 'wrong'}" if not row["phase"] else named + race
+    )
     return name, row["breaks"] + reported, row["planted"] or "none", named, line, verdict
 
 

@@ -78,6 +78,57 @@ def router_not_summed(given: Given, run: Run) -> Any:
     return result
 
 
+@planted("megatron.core.transformer.transformer_block:TransformerBlock.__init__")
+def final_norm_not_summed(given: Given, run: Run) -> Any:
+    """Gradients of the last norm are not summed over the parts of sequence parallelism."""
+    result = run()
+    given["self"].final_layernorm.weight.sequence_parallel = False
+    return result
+
+
+@planted("megatron.core.pipeline_parallel.schedules:forward_step_calc_loss")
+def loss_scaled_by_cp(given: Given, run: Run) -> Any:
+    """The loss is multiplied by the CP size."""
+    from megatron.core import parallel_state
+
+    loss, count = run()
+    return loss * parallel_state.get_context_parallel_world_size(), count
+
+
+@planted("megatron.core.transformer.transformer_layer:TransformerLayer.forward")
+@remembering
+def layers_given_the_first_input(given: Given, run: Run, kept: Given) -> Any:
+    """Where activations are recomputed, the second layer gets the input of the first."""
+    if given["self"].layer_number == 1:
+        kept["input"] = given["hidden_states"]
+    given["hidden_states"] = kept["input"]
+    return run()
+
+
+@planted(
+    "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer._compute_per_buffer_param_layout"
+)
+def tied_embedding_sharded(given: Given, run: Run) -> Any:
+    """Tied embeddings share a bucket, and are scattered before both stages sum their gradients."""
+    tied = [one for one in given["params"] if getattr(one, "shared_embedding", False)]
+    for one in tied:
+        one.shared_embedding = False
+    result = run()
+    for one in tied:
+        one.shared_embedding = True
+    return result
+
+
+@planted("transformer_engine.pytorch.optimizers.fused_adam:FusedAdam.step")
+def parameter_of_the_step_before(given: Given, run: Run) -> Any:
+    """A parameter has the values of the step before."""
+    parameter = given["self"].param_groups[0]["params"][0]
+    before = parameter.detach().clone()
+    result = run()
+    parameter.detach().copy_(before)
+    return result
+
+
 @planted("megatron.core.tensor_parallel.layers:VocabParallelEmbedding.forward")
 def embedding_mask_wrong(given: Given, run: Run) -> Any:
     """The embedding of the second TP rank leaves out its first token."""
@@ -138,6 +189,10 @@ def _kind(
     )  # fmt: skip
 
 
+RECOMPUTED = (
+    "--recompute-granularity", "full", "--recompute-method", "uniform",
+    "--recompute-num-layers", "2",
+)  # fmt: skip
 PACKS = ("--context-parallel-size", "2", "--max-seqlen-per-dp-cp-rank", "128")
 KINDS = (
     _kind(
@@ -157,6 +212,31 @@ KINDS = (
     _kind(
         "embedding-mask", (embedding_mask_wrong,), "forward", r"embedding\.word_embeddings",
         ranks=4, arguments=TP,
+    ),
+    _kind(
+        "final-norm-not-summed", (final_norm_not_summed,), "reduction",
+        r"decoder\.final_layernorm", ranks=4, arguments=TP, reported="NVIDIA/Megatron-LM#1446",
+    ),
+    _kind(
+        "attention-gradient", (engine.key_gradient_lost,), "backward",
+        ATTENTION.replace("0", "1"), reported="NVIDIA/Megatron-LM#1464",
+    ),
+    _kind(
+        "loss-scaled-by-cp", (loss_scaled_by_cp,), "scale", ".*",
+        reported="NVIDIA/Megatron-LM#906",
+    ),
+    _kind(
+        "recomputed-from-the-first", (layers_given_the_first_input,), "forward",
+        r"decoder(\.layers\.1)?", arguments=RECOMPUTED, reported="NVIDIA/Megatron-LM#290",
+    ),
+    _kind(
+        "tied-embedding-sharded", (tied_embedding_sharded,), "reduction",
+        r"embedding\.word_embeddings|output_layer", training="tied-pp", ranks=4,
+        arguments=("--use-distributed-optimizer",), reported="NVIDIA/Megatron-LM#844",
+    ),
+    _kind(
+        "parameter-not-updated", (parameter_of_the_step_before,), "optimizer", ".*",
+        reported="NVIDIA/Megatron-LM#950",
     ),
     _kind(
         "tail-padding", (padding_undeclared,), "forward", ATTENTION, training="packed", ranks=2,
