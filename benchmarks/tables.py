@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.cli.plan_memory import MeasuredMemory, memory_of
+from ringproof.cli.plan_options import PlanOptions
 from ringproof.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,10 @@ _LONGEST = 140
 """Characters of a message that a table shows."""
 
 _MESSAGE = 240
+STATIC_CLUSTER = "p2p, 64 GPUs"
+"""Static CP on the GPUs on which budgets are measured."""
+BANKS = ("qwen3-tiny, planned on 4, layer", "moonlight-tiny, CP 1, 2, 4, 8, attn")
+"""Rows of the record of trainings by graphs whose banks a table shows by CP size."""
 _DIFFERENCES = ("largest_relative_difference", "grad_norm")
 _SHRUNK = (
     "context_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -31,6 +37,11 @@ _SHRUNK = (
     "data-parallel size", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu", "train_batch_size",
 )  # fmt: skip
 """Settings of which a table says how they were shrunk."""
+
+_SKILL = "../skills/{}/references/{}.md"
+COMM_TYPES = _SKILL.format("hierarchical-context-parallel", "choosing-comm-type")
+BUDGETS = _SKILL.format("dynamic-context-parallel", "choosing")
+CAPACITY = _SKILL.format("dynamic-cp-cuda-graphs", "capacity")
 
 Record = Mapping[str, Any]
 
@@ -400,7 +411,44 @@ def degrees_table(record: Record) -> str:
         "leaving by all-to-alls, GB",
         "otherwise, GB",
     )
-    return _table(head, map(cells, rows.items()))
+    shown = ((name, row) for name, row in rows.items() if name != STATIC_CLUSTER)
+    return _table(head, map(cells, shown))
+
+
+def planned_from_others(budgets: Record, budget: str) -> tuple[MeasuredMemory, int]:
+    """Return what a plan knows from all budgets but one, and the peak that it says of that one."""
+    others = [{"fit": row["fit"]} for at, row in budgets.items() if at != budget]
+    memory = memory_of({"choices": others}, PlanOptions(memory_from="fit", tp=2, ranks=32))
+    context = budgets[budget]["fit"]["estimates"]["context"]["bytes"]
+    return memory, memory.needed(budgets[budget]["tokens"]) - context
+
+
+def budgets_table(record: Record) -> str:
+    """What Dynamic CP's budget costs, and what `plan` says of it from the other budgets."""
+    static = record["rows"][STATIC_CLUSTER]
+    rows = [("static CP 32", f"{static['tokens']:,}", f"{static['peak'] / 1e9:.2f}", "", "")]
+    for budget, row in record["budgets"].items():
+        memory, planned = planned_from_others(record["budgets"], budget)
+        said = f"{planned / 1e9:.2f} ({planned / row['peak'] - 1:+.2%})"
+        cells = f"{row['tokens']:,}", f"{row['peak'] / 1e9:.2f}", said, f"{memory.budget:,}"
+        rows.append((f"{int(budget):,}", *cells))
+    head = "budget", "fullest microbatch, tokens", "peak, GB", "planned from the others, GB"
+    return _table((*head, "planned largest budget on an H100"), rows)
+
+
+def banks_table(record: Record) -> str:
+    """What each CP size of a bank of graphs holds on a rank, in MiB."""
+    head = "model", "layout", "rows of all sizes", "CP size", "microbatches' tensors"
+    cells = (
+        (
+            *(row["preset"], _layout(row), _mebibytes(row["graphs"]["rows"]), size),
+            *(_mebibytes(held[one]) for one in ("inputs", "gradients", "private")),
+        )
+        for row in record["rows"]
+        if row["id"] in BANKS
+        for size, held in row["graphs"]["memory"].items()
+    )
+    return _table((*head, "output gradients", "pool, without reuse"), cells)
 
 
 def theory_table(record: Record) -> str:
@@ -497,7 +545,9 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
-        "degrees": ("fit.md", "rehearsal/results/degrees.json", degrees_table),
+        "degrees": (COMM_TYPES, "rehearsal/results/degrees.json", degrees_table),
+        "budgets": (BUDGETS, "rehearsal/results/degrees.json", budgets_table),
+        "banks": (CAPACITY, "graphs/results/parity.json", banks_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
         "frameworks": ("rehearsal-verl.md", "rehearsal/results/frameworks.json", frameworks_table),
         "steps": ("rehearsal.md", "rehearsal/results/steps.json", steps_table),
@@ -507,7 +557,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "setups": ("faults.md", "training/results/faults.json", setup_table),
     }
 )
-"""Page in ``docs``, record, and what makes the table, by its name."""
+"""Page, seen from ``docs``, record, and what makes the table, by its name."""
 PAGES = tuple(dict.fromkeys(page for page, _, _ in TABLES.values()))
 
 

@@ -52,6 +52,19 @@ def test_the_recorded_series_are_equal_in_every_bit() -> None:
         assert not parity.is_bitwise(bank, static)
 
 
+def test_what_a_cp_size_adds_to_a_bank() -> None:
+    rows = {row["id"]: row["graphs"] for row in recorded()["rows"]}
+    one, three = (rows[f"qwen3-tiny, {name}, layer"] for name in ("static CP 4", "planned on 4"))
+    assert three["rows"] == one["rows"] and three["memory"]["4"] == one["memory"]["4"]
+    for name, graphs in rows.items():
+        held = list(graphs["memory"].values())
+        assert graphs["total"] == graphs["rows"] + sum(size["total"] for size in held)
+        assert all(size["inputs"] > 0 and size["private"] > size["gradients"] > 0 for size in held)
+        gradients = {size["gradients"] for size in held}
+        assert len(gradients) == 1
+        assert not name.endswith("layer") or gradients == {graphs["rows"]}
+
+
 def test_a_replay_that_is_broken_was_seen() -> None:
     controls = {control["id"]: control for control in recorded()["controls"]}
     assert list(controls) == list(BROKEN)

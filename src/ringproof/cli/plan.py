@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -65,17 +65,24 @@ def plan(context: typer.Context, command: PlanCommand) -> None:
     if not given:
         typer.echo(context.get_help())
         raise typer.Exit
+    from ringproof.cli.plan_memory import OPTION, memory_of
     from ringproof.cli.plan_page import page
     from ringproof.cli.plan_result import plan_result
     from ringproof.cli.plan_text import print_result
 
     options = command.plan
+    memory = None
+    if path := options.memory_from:
+        read = read_bytes(path, OPTION, MAX_PLAN_BYTES)
+        memory = memory_of(parse_json(read, path, OPTION), options)
+        budget = options.max_tokens_per_rank or memory.budget or None
+        options = replace(options, max_tokens_per_rank=budget)
     require(options, "lengths", "ranks", "max_tokens_per_rank")
     batch = options.read()
     if not options.force:
         check_plan(len(batch.values), options.ranks or 0, options.batches)
     with told_to_wait(f"planning {len(batch.values):,} sequences"), _without_collector():
-        result = plan_result(options, batch)
+        result = replace(plan_result(options, batch), memory=memory)
     if command.json_path:
         write_json(result.as_json(), command.json_path)
     if command.html:

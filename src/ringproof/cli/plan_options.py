@@ -215,6 +215,11 @@ class PlanOptions(SharedPlanOptions):
         least=1,
         most=MAX_LENGTH,
     )
+    memory_from: str = option(
+        "",
+        "Measurements of `fit --vary`, for the memory of a rank; the default budget then fits.",
+        metavar="FIT.json",
+    )
     cp_sizes: str = option(
         "pow2",
         "CP group sizes; a list is written as 1,2,3.",

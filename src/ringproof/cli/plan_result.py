@@ -10,6 +10,7 @@ from typing import Any
 
 from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_flags import MegatronSettings, megatron_flags
+from ringproof.cli.plan_memory import MeasuredMemory
 from ringproof.cli.plan_options import (
     PlanOptions,
     SharedPlanOptions,
@@ -84,7 +85,7 @@ class Baseline:
 class Result:
     """A plan, how it was asked for, and what it is measured against.
 
-    With ``--graphs`` also what graphs have to hold for it.
+    With ``--graphs`` also what graphs have to hold for it, and with ``--memory-from`` its memory.
     """
 
     options: PlanOptions
@@ -96,6 +97,7 @@ class Result:
     baselines: tuple[Baseline, ...]
     communication_is_free: bool
     graphs: sizing.GraphCapacity | None = None
+    memory: MeasuredMemory | None = None
 
     @property
     def setting(self) -> str:
@@ -141,7 +143,18 @@ class Result:
             data["graphs"] = self.graphs.as_json()
             if (inputs := inputs_of(self.options, self.graphs)) is not None:
                 data["graphs"]["static_input_bytes"] = inputs.as_json()
+        if self.memory is not None:
+            tokens, fits = self.fullest, self.memory.budget or None
+            needed = self.memory.needed(tokens)
+            data["memory"] = {"tokens": tokens, "bytes": needed, "budget_that_fits": fits}
         return data
+
+    @cached_property
+    def fullest(self) -> int:
+        """Tokens of the fullest microbatch of any rank, padding included."""
+        groups = (group for microbatch in self.plan.microbatches for group in microbatch.groups)
+        lengths, rows = self.plan.lengths, self.domain.rank_rows
+        return max(sum(rows(lengths[one], at.size) for one in at.sequences) for at in groups)
 
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""

@@ -76,6 +76,8 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
     yield "idle", f"{result.line.idle_fraction:.1%} of the ranks' time, overheads included"
     yield "padding", f"{metrics.padding_fraction:.2%} of the tokens in groups"
     yield "CP sizes", _histogram(result)
+    if result.memory is not None:
+        yield "memory", result.memory.said(result.fullest)
     yield "planned in", f"{1e3 * metrics.planning_seconds:.1f} ms"
     for note in result.lengths.notes:
         yield "note", note

@@ -13,10 +13,12 @@ from ringproof.launch.left_out import DATA, DROPPED, ENVIRONMENT, HARDWARE, QUAN
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.data import SET, fewer_steps
 from ringproof.launch.small.draft import Change, Draft
-from ringproof.launch.small.layout import Layout, layout
+from ringproof.launch.small.layout import DYNAMIC, Layout, layout
 
 STEPS = 2
 """Optimizer states appear in the first step; the second shows the memory of all others."""
+PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)
+"""Options of launches that pack a batch, so that its size decides how full microbatches are."""
 VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
 """Entries of tokenizers whose files are always the same."""
 NULL_TOKENIZER_IDS = "--null-tokenizer-pad-id"
@@ -101,7 +103,8 @@ def full_size(
     whole = draft.number("--global-batch-size", step)
     batch = _batch(draft, sizes, step, whole)
     fewer_steps(draft, STEPS, batch)
-    draft.put("--eval-iters", 0, NO_EVALUATION)
+    packs = any(map(draft.flags.has, PACKED))
+    draft.put("--eval-iters", int(packs), NO_EVALUATION)  # these have no data set of 0 samples
     draft.put_all("--no-check-for-nan-in-loss-and-grad", (), NO_VALUES)
     draft.put("--rerun-mode", "disabled", NO_VALUES)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
@@ -176,7 +179,8 @@ def _batch(draft: Draft, sizes: Layout, step: int, batch: int) -> int:
     draft.drop(("--rampup-batch-size",), RAMP)
     group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", sizes.pipeline)
     enough = 2 * max(sizes.pipeline, group, 1) * step
-    if step > 0 and batch > enough and batch % step == 0:
+    packs = any(map(draft.flags.has, PACKED))
+    if step > 0 and batch > enough and batch % step == 0 and not packs:
         rest = batch % (step * sizes.pipeline)
         draft.put("--global-batch-size", enough + rest, FEWER)
         return enough + rest

@@ -243,7 +243,8 @@ class Fitting:
             raise InputError(
                 "the launch", f"rank {rank} of {program.ranks} trained no step; see {log}"
             )
-        return RankMemory(rank, role, report.memory, report.seconds)
+        trained = (call.tokens for call in report.attention if call.phase == "train")
+        return RankMemory(rank, role, report.memory, report.seconds, max(trained, default=0))
 
     def _left(self, seconds: float) -> float:
         """Return the seconds that a run may take."""

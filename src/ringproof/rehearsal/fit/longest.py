@@ -9,11 +9,12 @@ from typing import Any
 
 from ringproof.errors import InputError, printable
 from ringproof.launch.flags import Flags
+from ringproof.launch.full.size import PACKED
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress, Refused
 from ringproof.rehearsal.fit.gpus import GIB
-from ringproof.rehearsal.fit.result import PACKED, Fit, as_json
+from ringproof.rehearsal.fit.result import Fit, as_json
 from ringproof.rehearsal.fit.vary import with_settings
 
 GRAIN = 1024

@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.launch.flags import Flags
-from ringproof.launch.full.size import FullProgram
+from ringproof.launch.full.size import PACKED, FullProgram
 from ringproof.launch.reading import Launch
-from ringproof.launch.small.layout import DYNAMIC
 from ringproof.rehearsal.fit.gpus import (
     CONTEXT_BYTES,
     CONTEXT_SOURCE,
@@ -38,7 +37,6 @@ ROUTED = MappingProxyType({
     "it can; no rank can get more tokens before dropping",
 })  # fmt: skip
 """What is assumed of experts' tokens, by one of `ROUTINGS`."""
-PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)
 LENGTHS = (
     "lengths of sequences: those that upstream's own mock data has for the measured rank; all "
     "other ranks are taken to have the same"
@@ -51,12 +49,14 @@ class RankMemory:
 
     Attributes:
         role: Which pipeline stage it is, for people.
+        tokens: Of its fullest microbatch, padding included; 0 if it has no attention.
     """
 
     rank: int
     role: str
     memory: MemoryReport
     seconds: float
+    tokens: int = 0
 
     @property
     def peak(self) -> int:
@@ -159,6 +159,7 @@ def as_json(fit: Fit) -> dict[str, Any]:
             {
                 "rank": rank.rank,
                 "role": rank.role,
+                "tokens": rank.tokens,
                 "peak_with_cublas": rank.peak,
                 "seconds": rank.seconds,
                 **dataclasses.asdict(rank.memory),
