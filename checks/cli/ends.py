@@ -281,7 +281,9 @@ def trial(
         sent = f"signal {number}" if victim is None else RANK
         how = f"{sent} after {after:.2f} s" if number else f"files up to {size} bytes"
         killed = number == signal.SIGKILL
-        allowed = (1,) if victim is not None or command.logs else ()
+        allowed = (1,) if command.logs else ()
+        if command.logs and ended.code == 2:  # what is refused at once would show nothing
+            return [f"{' '.join(command.words[:2])} was refused: {ended.said[-300:]}"]
         wrong = [*complaints(ended, number, allowed)]
         wrong += half_written(folder, command, before, killed=killed)
         return [f"{' '.join(command.words[:2])}, {how}: {what}" for what in wrong]
