@@ -25,6 +25,17 @@ def last_layer_scaled(given: Given, run: Run) -> Any:
     return run() * 1.001 if given["self"].layer_number == 2 else run()
 
 
+@planted(
+    "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.get_grad_stats_parallel_group"
+)
+def norm_of_one_shard(given: Given, run: Run) -> Any:
+    """The gradient norm of a distributed optimizer is that of one rank's part of the gradients."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    return groups[dist.get_rank()]
+
+
 @planted(f"{engine.MODULE}.forward")
 @remembering
 def layers_scaled_by_turns(given: Given, run: Run, kept: Given) -> Any:

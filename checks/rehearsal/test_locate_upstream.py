@@ -33,12 +33,13 @@ class Located:
         self._stage, self._folder = stage, folder
         self._upstream = stage.upstream(RELEASE)
 
-    def __call__(self, fault: object = None) -> WrongPlace:
-        """Return the location of a defect, ``None`` for none."""
+    def __call__(self, fault: object = None, *options: str) -> WrongPlace:
+        """Return the location of a defect, ``None`` for none, with more options for both runs."""
         name = _place(fault)
-        given = self._program("cp2", (name,) if name else ())
+        given, reference = self._program("cp2", (name,) if name else ()), self._program("one")
+        both = [replace(p, arguments=(*p.arguments, *options)) for p in (given, reference)]
         folder = self._folder / (name.rpartition(":")[2] or "clean")
-        return locate(self._run, given, self._program("one"), 1, folder)
+        return locate(self._run, *both, 1, folder)
 
     def compared(self, fault: object = None) -> ComparedOutcome:
         """Return what the fixture finds of a defect, ``None`` for none."""
@@ -105,3 +106,14 @@ def test_a_defect_of_another_microbatch_is_listed(located: Located) -> None:
     found = [(one.phase, one.module, one.microbatches) for one in both]
     module = "decoder.layers.{}.self_attention.core_attention"
     assert found == [("forward", module.format(0), (0,)), ("forward", module.format(1), (1,))]
+
+
+@pytest.mark.slow
+def test_the_ranks_that_the_norm_of_a_distributed_optimizer_lacks_are_named(
+    located: Located,
+) -> None:
+    place = located(kinds.norm_of_one_shard, "--use-distributed-optimizer")
+    assert place.culprit is not None and place.culprit.phase == "norm"
+    assert place.culprit.factor.endswith("which lacks [1] with other parts")
+    assert place.culprit.called_from.startswith("megatron/core/optimizer/optimizer.py:")
+    assert not any("reduction" in what for what, _ in place.left_out)

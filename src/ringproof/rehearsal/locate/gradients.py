@@ -17,6 +17,8 @@ from ringproof.rehearsal.protocol.trace import GRADIENTS, LOCAL, REDUCED, WEIGHT
 
 Name = tuple[int, int, int, str]
 """TP rank, pipeline stage, chunk and name of a parameter."""
+Held = tuple[tuple[int, ...], Array, int]
+"""Ranks that hold a parameter, its values, and where these begin (`TracedParameter.start`)."""
 EPSILON = float(np.finfo(np.float32).eps)
 WHOLE = ("reduction", "scale")  # phases in which no module computes
 
@@ -56,8 +58,8 @@ def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
     """
     trace = runs.run.ranks[0].trace
     mine, expected, moved = norms
-    whole = not trace.sharded and not any(EXPERTS in one.name for one in trace.parameters)
-    if not whole or not expected:
+    whole = not any(EXPERTS in one.name for one in trace.parameters)
+    if not whole or not expected or not _knows_reduced(runs):
         return None
     tolerance = max(FACTOR * abs(moved - expected) / expected, FLOOR * EPSILON)
     error = abs(mine - expected) / expected
@@ -66,7 +68,40 @@ def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
     ranks = tuple(one.trace.rank for one in runs.run.ranks)
     both = error, tolerance
     said = Beside("norm of all gradients", *both)
-    return Culprit("norm", "", said.what, step, (), ranks, (), (), *both, evidence=(said,))
+    sums = {one.site: None for rank in runs.run.ranks for one in rank.trace.norms}
+    return Culprit(
+        "norm", "", said.what, step, (), ranks, (), (), *both, called_from=next(iter(sums), ""),
+        factor=wrong_sum(runs.run), evidence=(said,),
+    )  # fmt: skip
+
+
+def wrong_sum(run: RunTrace) -> str:
+    """Say which ranks the sum of a norm lacks or has too often; empty where it has all once.
+
+    Gradients are dealt to the ranks of a distributed optimizer, and to those of TP and PP.
+    """
+    peers: dict[tuple[int, int], set[int]] = defaultdict(set)
+    beside: dict[int, set[int]] = {}
+    for rank in run.ranks:
+        _, context, data, _ = coordinates(rank.trace.place)
+        peers[context, data].add(rank.trace.rank)
+        beside[rank.trace.rank] = peers[context, data]
+    shards = {rank.trace.rank: {r for one in rank.trace.norms for r in one.shards}
+              for rank in run.ranks}  # fmt: skip
+    for rank in run.ranks:
+        if len(rank.trace.norms) != 1:
+            return ""
+        norm, holders, new = rank.trace.norms[0], set[int](), {rank.trace.rank}
+        while new:
+            holders |= new
+            new = {r for one in new for r in beside.get(one, set()) | shards.get(one, set())}
+            new -= holders
+        lacks, more = holders.difference(norm.ranks), set(norm.ranks) - holders
+        if lacks or more:
+            said = f"its sum over ranks is taken over {norm.group}"
+            said += f", which lacks {sorted(lacks)} with other parts" if lacks else ""
+            return said + (f", of which {sorted(more)} have the same parts" if more else "")
+    return ""
 
 
 @dataclass(frozen=True)
@@ -105,29 +140,50 @@ def differences(runs: Runs, step: int, kind: str) -> list[ParameterDifference]:
     factor = _common(mine, theirs) if kind == LOCAL else 1.0
     found = []
     for name, held in mine.items():
-        expected = theirs.get(name, [])[:1]
-        if not expected or expected[0][1].shape != held[0][1].shape:
+        value, other = _whole(theirs.get(name, [])), _whole(moved.get(name, []))
+        if value is None or other is None or value.shape != other.shape:
             continue
-        value = expected[0][1]
         scale = float(np.abs(value).max(initial=0.0))
-        step_moved = float(np.abs(value - moved[name][0][1]).max(initial=0.0))
+        step_moved = float(np.abs(value - other).max(initial=0.0))
         tolerance = max(FACTOR * step_moved / scale if scale else 0.0, FLOOR * EPSILON)
-        for ranks, own in held:
-            error = float(np.abs(own - factor * value).max(initial=0.0))
-            error /= abs(factor) * scale or 1.0
-            found.append(ParameterDifference(name, ranks, error, tolerance, own, factor * value))
+        for ranks, own, start in held:
+            expected = factor * _part(value, own, start)
+            if expected.shape == own.shape:
+                error = float(np.abs(own - expected).max(initial=0.0))
+                error /= abs(factor) * scale or 1.0
+                found.append(ParameterDifference(name, ranks, error, tolerance, own, expected))
     return found
+
+
+def _part(value: Array, own: Array, start: int) -> Array:
+    """Return what a whole parameter has in the place of a part, or of a whole one that is flat."""
+    if start >= 0:
+        return value.reshape(-1)[start : start + len(own)]
+    return value.reshape(own.shape) if value.size == own.size else value
+
+
+def _whole(held: Sequence[Held]) -> Array | None:
+    """Return a parameter, put together where ranks hold parts; ``None`` where some are missing."""
+    if not held or held[0][2] < 0:
+        return held[0][1] if held else None
+    parts = {start: value for _, value, start in held}
+    end = 0
+    for start in sorted(parts):
+        if start != end:
+            return None
+        end += len(parts[start])
+    return np.concatenate([parts[start] for start in sorted(parts)])
 
 
 def _collected(
     run: RunTrace, step: int, kind: str, parts: Collection[tuple[int, int, str]]
-) -> dict[Name, list[tuple[tuple[int, ...], Array]]]:
+) -> dict[Name, list[Held]]:
     """Return parameters with the ranks that hold them; gradients of `LOCAL` are summed.
 
     Args:
         parts: Stage, chunk and name of those of which TP ranks hold parts, too.
     """
-    found: dict[Name, list[tuple[tuple[int, ...], Array]]] = defaultdict(list)
+    found: dict[Name, list[Held]] = defaultdict(list)
     for rank in run.ranks:
         tensor, _, _, stage = coordinates(rank.trace.place)
         for one in rank.trace.parameters:
@@ -139,16 +195,16 @@ def _collected(
             name = (0 if part else tensor, stage, one.chunk, one.name)
             value = rank.values(one.value).astype(np.float64)
             if summed and found[name]:
-                ranks, before = found[name].pop()
-                found[name].append(((*ranks, rank.trace.rank), before + value))
-            else:
-                found[name].append(((rank.trace.rank,), value))
+                ranks, before, _ = found[name].pop()
+                found[name].append(((*ranks, rank.trace.rank), before + value, -1))
+            elif one.start < 0 or value.size:
+                found[name].append(((rank.trace.rank,), value, one.start))
     return found
 
 
 def _common(
-    mine: Mapping[Name, Sequence[tuple[tuple[int, ...], Array]]],
-    theirs: Mapping[Name, Sequence[tuple[tuple[int, ...], Array]]],
+    mine: Mapping[Name, Sequence[Held]],
+    theirs: Mapping[Name, Sequence[Held]],
 ) -> float:
     """Return the factor that most gradients have."""
     factors = []
@@ -178,8 +234,8 @@ def wrong_weights(runs: Runs, step: int) -> Culprit | None:
 def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
     """Return what is wrong in the gradients of parameters, where those of tensors agree."""
     first = runs.run.ranks[0].trace
-    sharded = first.sharded
-    reduced = [] if sharded else [one for one in differences(runs, step, REDUCED) if one.wrong]
+    known = differences(runs, step, REDUCED) if _knows_reduced(runs) else []
+    reduced = [one for one in known if one.wrong]
     # Where gradients are reduced while the backward still runs, there is nothing before that.
     early = first.overlapped
     # Ranks hold parts of a sum, which those that wrote no trace lack.
@@ -189,9 +245,20 @@ def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
         return _made("gradient", local, runs, step)
     if not reduced:
         return None
-    if len(reduced) == len(differences(runs, step, REDUCED)) and _scaled(reduced):
+    if len(reduced) == len(known) and _scaled(reduced):
         return _made("scale", reduced, runs, step)
     return _made("reduction" if not early else "gradient", reduced, runs, step)
+
+
+def _knows_reduced(runs: Runs) -> bool:
+    """Whether gradients after their reduction can be compared."""
+    return all(knows_reduced(one) for one in (runs.run, runs.reference, runs.disturbed))
+
+
+def knows_reduced(run: RunTrace) -> bool:
+    """Whether a trace says what each rank has of gradients after their reduction."""
+    parts = (one.start >= 0 for rank in run.ranks for one in rank.trace.parameters)
+    return not run.ranks[0].trace.sharded or any(parts)
 
 
 def _scaled(reduced: Sequence[ParameterDifference]) -> bool:

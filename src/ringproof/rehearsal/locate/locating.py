@@ -11,6 +11,7 @@ from pathlib import Path
 from ringproof.rehearsal.locate.comparing import EXPERTS, FLOOR, Runs, TraceComparison
 from ringproof.rehearsal.locate.gradients import (
     EPSILON,
+    knows_reduced,
     loss_scales,
     wrong_gradients,
     wrong_norm,
@@ -30,6 +31,7 @@ from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 
 Run = Callable[[Program, Path], Outcome]
 AGREES = "every tensor that was compared agrees"
+SHARDED = "gradients after their reduction, which a distributed optimizer holds in parts"
 PER_TOKEN = "--calculate-per-token-loss"
 RUNS = (("run", False), ("reference", False), ("disturbed", True))
 
@@ -167,10 +169,10 @@ def located(
             break
     if culprit is None and told.failure is not None:
         culprit = search.failed(told.failure)
-    reason = "" if culprit else AGREES
     said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
     if culprit is None:
-        return WrongPlace(None, reason, given, *said)
+        missing = "" if knows_reduced(run) else f"; not compared were {SHARDED}"
+        return WrongPlace(None, AGREES + missing, given, *said)
     comparison.scales.update(loss_scales(comparison, culprit.step))
     gradients = told.per_token or any(place[0] == culprit.step for place in comparison.scales)
     others = tuple(search.others(culprit, backward=gradients))
@@ -215,7 +217,12 @@ def _in_step(
 
 
 def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...]:
-    found = dict(counts)
+    found: dict[str, int] = {}
+    if not knows_reduced(run):
+        found[SHARDED] = 1
+    if run.ranks[0].trace.overlapped:
+        found["gradients before their reduction, which overlaps the backward"] = 1
+    found |= counts
     if any(EXPERTS in one.name for rank in run.ranks for one in rank.trace.parameters):
         found["gradients of the parameters of experts"] = 1
     if closed := max(rank.trace.closed for rank in run.ranks):
@@ -223,10 +230,6 @@ def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...
     thinned = (one.value.every > 1 for rank in run.ranks for one in rank.trace.tensors)
     if count := sum(thinned):
         found["rows that the sample of the trace leaves out"] = count
-    if run.ranks[0].trace.sharded:
-        found["gradients after their reduction, which a distributed optimizer holds in parts"] = 1
     if run.ranks[0].trace.gathered_late:
         found["weights after a step, which are gathered while the next forward runs"] = 1
-    if run.ranks[0].trace.overlapped:
-        found["gradients before their reduction, which overlaps the backward"] = 1
     return tuple(found.items())

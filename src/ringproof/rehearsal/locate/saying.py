@@ -14,7 +14,7 @@ SOURCES: Mapping[str, str] = MappingProxyType({
     "data": "the data that the model is given are wrong",
     "loss": "the gradient that the loss function returns is wrong",
     "scale": "the gradients of all parameters are scaled wrongly while those of tensors agree",
-    "norm": "the gradients of all parameters agree and their norm does not",
+    "norm": "the gradients of all parameters agree after their reduction and their norm does not",
 })  # fmt: skip
 
 

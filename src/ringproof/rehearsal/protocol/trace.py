@@ -176,6 +176,8 @@ class TracedParameter:
         kind: `WEIGHT` for the value at the start of the step; `LOCAL` for the gradient before
             ranks reduce it, `REDUCED` after that.
         summed: Whether ranks of a TP group hold parts of the gradient that are summed.
+        start: Index in the flat gradient of the first value of the part that a distributed
+            optimizer leaves on the rank; -1 where the rank has the whole.
     """
 
     step: int
@@ -184,6 +186,24 @@ class TracedParameter:
     kind: str
     value: Values
     summed: bool
+    start: int = -1
+
+
+@dataclass(frozen=True)
+class TracedNorm:
+    """How the norm of gradients is summed over ranks.
+
+    Attributes:
+        ranks: Ranks of the group of the sum.
+        group: That group as people know it, with its ranks.
+        site: ``FILE:LINE`` that asks for the norm.
+        shards: Ranks that share the gradients of this rank, each with a part of them.
+    """
+
+    ranks: tuple[int, ...]
+    group: str
+    site: str
+    shards: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -198,6 +218,7 @@ class RankTrace:
         ended: Whether the program ran through on this rank.
         gathered_late: Whether weights are gathered while the forward after their step runs.
         closed: Number of decoder layers of the rank whose inside was not recorded.
+        norms: The sums that make the norm of all gradients, each once.
     """
 
     rank: int
@@ -213,3 +234,4 @@ class RankTrace:
     ended: bool = True
     gathered_late: bool = False
     closed: int = 0
+    norms: tuple[TracedNorm, ...] = ()

@@ -29,17 +29,21 @@ from ringproof.rehearsal.protocol.trace import (
     RankTrace,
     TracedBatch,
     TracedCall,
+    TracedNorm,
     TracedParameter,
     TracedTensor,
     TraceHead,
     TraceRequest,
     Values,
 )
+from ringproof.rehearsal.standins.communication import group_name
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
 from ringproof.rehearsal.trace.replays import ReplayWatch
+from ringproof.rehearsal.trace.shards import Shards
 
 FINALIZE = "megatron.core.distributed.finalize_model_grads"
+NORM = "megatron.core.optimizer.clip_grads"
 LAYER = re.compile(r"\blayers\.\d+$")
 BYTES_OF_RECORD = 600
 """What a tensor, a call or a parameter takes in the JSON of a trace: 270 to 350 were measured."""
@@ -90,6 +94,7 @@ class TraceRecorder:
         self._forwards: dict[str, str] = {}
         self._chunks: list[Any] = []
         self._wrapped: list[Any] = []
+        self._norms: dict[TracedNorm, None] = {}
         self._open: list[_Open] = []
         self._events: Counter[tuple[int, int, int]] = Counter()
         self._fired: Counter[tuple[int, int, int]] = Counter()
@@ -164,8 +169,19 @@ class TraceRecorder:
         module: Any = sys.modules[FINALIZE]
         finalize = module.finalize_model_grads
         self._forwards[GRADIENTS] = self._relative(place_of(finalize))
-        around = wrapped(finalize, self._finalized)
-        replace_everywhere({finalize: around}, "megatron".__eq__)
+        replaced = {finalize: wrapped(finalize, self._finalized)}
+        norm = getattr(sys.modules.get(NORM), "get_grad_norm_fp32", None)
+        if norm is not None:
+            replaced[norm] = wrapped(norm, self._normed)
+        replace_everywhere(replaced, "megatron".__eq__)
+
+    def _normed(self, given: inspect.BoundArguments, norm: Callable[[], Any]) -> Any:
+        group = given.arguments.get("grad_stats_parallel_group")
+        if self.step and group is not None:
+            ranks = tuple(torch.distributed.get_process_group_ranks(group))
+            site, shards = self._relative(caller()), Shards(self._wrapped).ranks
+            self._norms[TracedNorm(ranks, str(group_name(group)), site, shards)] = None
+        return norm()
 
     def _finalized(self, given: inspect.BoundArguments, finalize: Callable[[], Any]) -> Any:
         self._wrapped = list(given.arguments["model"])
@@ -177,14 +193,16 @@ class TraceRecorder:
 
     def _record_parameters(self, kind: str) -> None:
         step = self.step
+        shards = Shards(self._wrapped if kind == REDUCED else ())
         for chunk, model in enumerate(self._chunks if step else ()):
             for name, parameter in _parameters(model):
                 value = parameter if kind == WEIGHT else _gradient(parameter)
                 if value is not None and self._records(model, name):
+                    value, start = shards.own(value)
                     summed = bool(getattr(parameter, "sequence_parallel", False))
                     stored = self._store(value, thinned=False)
                     self._parameters.append(
-                        TracedParameter(step, chunk, name, kind, stored, summed)
+                        TracedParameter(step, chunk, name, kind, stored, summed, start)
                     )
 
     def _enter(self, chunk: int, name: str, module: Any, given: Any, named: Any) -> None:
@@ -306,6 +324,7 @@ class TraceRecorder:
             overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
             gathered_late=any(getattr(one, "overlap_param_gather", False) for one in configs),
             closed=len(self._closed),
+            norms=tuple(self._norms),
         )
         if self._rank == 0:
             request, ranks = self._request, math.prod(trace.place.sizes)
