@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from checks.doctor.upstream_lines import cards
 from checks.skills.shared import REPOSITORY
+from ringproof.cards import load_card
 from ringproof.cards.statements import statements
 from ringproof.cli import doctor
 from ringproof.cli.main import app
@@ -189,6 +190,23 @@ def test_bad_input_is_one_line(words, said):
     result = run(*words)
     assert isinstance(result.exception, InputError), result.output
     assert said in str(result.exception)
+
+
+def test_the_lines_are_those_of_ringproof_where_a_project_has_skills_of_its_own(
+    tmp_path, monkeypatch
+):
+    skill = tmp_path / "skills" / "batch-size"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: batch-size\ndescription: Choose a batch.\n---\n")
+    (skill / "card.yaml").write_text(
+        "title: batch_size\nsummary: How large a batch is.\nvalidated_on: 2026-08-22\n"
+        "upstreams:\n  megatron-lm:\n    repo: NVIDIA/Megatron-LM\n    ref: main\n"
+        "    commit: 55ac7082517c3878ae653c07c09c534b8aed49f6\n"
+    )
+    load_card(skill / "card.yaml")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["doctor", "--quick", "--line", "r0.19", "model.seq_length=8"])
+    assert result.output.startswith("verdict:"), result.exception
 
 
 def test_each_rule_names_a_statement():

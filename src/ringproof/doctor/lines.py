@@ -10,9 +10,11 @@ from types import MappingProxyType
 from ringproof.anchors.resolve import AnchorResolver
 from ringproof.cards import find_cards, load_card
 from ringproof.cards.card import Card, UpstreamLine
+from ringproof.cards.loading import find_card
 from ringproof.errors import InputError, shown
 from ringproof.launch.options import options_of
 from ringproof.launch.stored import stored_options
+from ringproof.shipped import shipped_skills
 from ringproof.stack.products import MEGATRON, Product
 from ringproof.stack.recognise import recognise
 
@@ -58,7 +60,13 @@ class Stack:
 
 
 def load_cards(folder: Path) -> Mapping[str, Card]:
-    """Return the cards of a folder of skills by name."""
+    """Return the cards of a folder of skills by name.
+
+    The rules are about the lines of `FINEST`. Where a folder does not have that skill, as that of a
+    project of one's own, the cards are those that were installed with ringproof.
+    """
+    if folder.is_dir() and find_card(folder / FINEST) is None:
+        folder = shipped_skills() or folder
     return {name: load_card(path) for name, path in find_cards(folder).items()}
 
 
