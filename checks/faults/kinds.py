@@ -36,6 +36,24 @@ def norm_of_one_shard(given: Given, run: Run) -> Any:
     return groups[dist.get_rank()]
 
 
+@planted("megatron.core.pipeline_parallel.schedules:forward_step_calc_loss")
+def tokens_counted_over_cp(given: Given, run: Run) -> Any:
+    """The loss of a rank is divided by the tokens of all ranks of its CP group."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+
+    function = given["loss_func"]
+
+    def counted(*arguments: Any, **named: Any) -> tuple[Any, ...]:
+        loss, tokens, *others = function(*arguments, **named)
+        tokens = tokens.clone()
+        dist.all_reduce(tokens, group=parallel_state.get_context_parallel_group())
+        return loss, tokens, *others
+
+    given["loss_func"] = counted
+    return run()
+
+
 @planted(f"{engine.MODULE}.forward")
 @remembering
 def layers_scaled_by_turns(given: Given, run: Run, kept: Given) -> Any:

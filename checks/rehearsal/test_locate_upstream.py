@@ -97,6 +97,7 @@ def test_a_planted_defect_is_located(
     assert found.error > 1000 * found.tolerance
     good = [one for one in found.evidence if not one.wrong]
     assert bool(good) is (phase != "reduction")
+    assert (RING in found.applied_at) is (phase == "backward")
 
 
 @pytest.mark.slow
@@ -117,3 +118,12 @@ def test_the_ranks_that_the_norm_of_a_distributed_optimizer_lacks_are_named(
     assert place.culprit.factor.endswith("which lacks [1] with other parts")
     assert place.culprit.called_from.startswith("megatron/core/optimizer/optimizer.py:")
     assert not any("reduction" in what for what, _ in place.left_out)
+
+
+@pytest.mark.slow
+def test_a_factor_that_the_loss_has_is_not_that_of_the_reduction(located: Located) -> None:
+    place = located(kinds.tokens_counted_over_cp)
+    assert place.culprit is not None and place.culprit.phase == "loss"
+    assert "1 times that of the reference where this layout needs 2" in place.culprit.tensor
+    near = [place.culprit.factor.find(f"{name}.py:") for name in ("schedules", "grads")]
+    assert -1 < near[0] < near[1]

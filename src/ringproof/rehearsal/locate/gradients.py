@@ -13,7 +13,15 @@ from ringproof.rehearsal.locate.comparing import EXPERTS, FACTOR, FLOOR, Port, R
 from ringproof.rehearsal.locate.factors import CLOSE, explained, named, scale_between
 from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
 from ringproof.rehearsal.locate.result import Beside, Culprit, Measured
-from ringproof.rehearsal.protocol.trace import GRADIENTS, LOCAL, REDUCED, WEIGHT
+from ringproof.rehearsal.protocol.trace import (
+    GRADIENTS,
+    LOCAL,
+    LOSS,
+    LOSS_CALLER,
+    REDUCED,
+    SCALING,
+    WEIGHT,
+)
 
 Name = tuple[int, int, int, str]
 """TP rank, pipeline stage, chunk and name of a parameter."""
@@ -21,6 +29,9 @@ Held = tuple[tuple[int, ...], Array, int]
 """Ranks that hold a parameter, its values, and where these begin (`TracedParameter.start`)."""
 EPSILON = float(np.finfo(np.float32).eps)
 WHOLE = ("reduction", "scale")  # phases in which no module computes
+ORDER = ((LOSS, "the loss function"), (LOSS_CALLER, "its caller"),
+         (SCALING, "data parallelism"), (GRADIENTS, "the end of the reduction"))  # fmt: skip
+"""Where all gradients can be scaled, in the order of execution."""
 
 
 def loss_scales(comparison: TraceComparison, step: int) -> dict[tuple[int, int, int], float]:
@@ -231,8 +242,12 @@ def wrong_weights(runs: Runs, step: int) -> Culprit | None:
     return replace(found, tensor=words, computed_at="")  # no module computes it
 
 
-def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
-    """Return what is wrong in the gradients of parameters, where those of tensors agree."""
+def wrong_gradients(runs: Runs, step: int, scales: Collection[float] = ()) -> Culprit | None:
+    """Return what is wrong in the gradients of parameters, where those of tensors agree.
+
+    Args:
+        scales: By what the gradients of losses are multiplied in the step (`loss_scales`).
+    """
     first = runs.run.ranks[0].trace
     known = differences(runs, step, REDUCED) if _knows_reduced(runs) else []
     reduced = [one for one in known if one.wrong]
@@ -246,8 +261,41 @@ def wrong_gradients(runs: Runs, step: int) -> Culprit | None:
     if not reduced:
         return None
     if len(reduced) == len(known) and _scaled(reduced):
-        return _made("scale", reduced, runs, step)
+        return _scaled_before(_made("scale", reduced, runs, step), reduced, runs, scales)
     return _made("reduction" if not early else "gradient", reduced, runs, step)
+
+
+def _scaled_before(
+    found: Culprit, wrong: Sequence[ParameterDifference], runs: Runs, scales: Collection[float]
+) -> Culprit:
+    """Say whether the factor of all gradients is there when the backward begins, and what is near.
+
+    A mean over the ranks of DP and CP divides by more ranks than the reference has, so that the
+    gradient of the loss needs that ratio as its factor.
+    """
+    forwards = {**runs.run.ranks[0].trace.forwards, **runs.run.ranks[-1].trace.forwards}
+    near = ", ".join(f"{forwards[key]} ({what})" for key, what in ORDER if forwards.get(key))
+    factor = f"{found.factor}; what can scale all gradients, in the order of execution: {near}"
+    found = replace(found, module="", factor=factor) if near else replace(found, module="")
+    factors = {scale_between(one.mine, one.expected) for one in wrong}
+    needed = _sharing(runs.run) / _sharing(runs.reference)
+    if not scales or max(scales) - min(scales) > CLOSE * abs(min(scales)):
+        return found
+    has = min(scales)
+    if any(one is None or abs(has / needed / one - 1) > CLOSE for one in factors):
+        return found
+    said = f"it is {has:.4g} times that of the reference where this layout needs {needed:g}"
+    return replace(
+        found, phase="loss", tensor=f"the same factor in the gradients of all parameters; {said}",
+        computed_at=forwards.get(LOSS, ""),
+    )  # fmt: skip
+
+
+def _sharing(run: RunTrace) -> int:
+    """Return how many ranks share the rows of a step, also where those of CP were joined."""
+    trace = run.ranks[0].trace
+    joined = max((len(one.ranks) for one in trace.batches), default=1)
+    return max(joined, trace.place.sizes[1]) * trace.place.sizes[2]
 
 
 def _knows_reduced(runs: Runs) -> bool:

@@ -210,7 +210,8 @@ def _in_step(
     comparison.scales.update(loss_scales(comparison, step))
     if told.per_token or any(place[0] == step for place in comparison.scales):
         found = search.backward(step)
-    found = found or wrong_gradients(runs, step)
+    scales = [factor for place, factor in comparison.scales.items() if place[0] == step]
+    found = found or wrong_gradients(runs, step, scales)
     if found is None and step in told.norms:
         found = wrong_norm(runs, step, told.norms[step])
     return found

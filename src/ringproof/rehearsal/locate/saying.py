@@ -13,7 +13,7 @@ MOST_RANGES = 4
 SOURCES: Mapping[str, str] = MappingProxyType({
     "data": "the data that the model is given are wrong",
     "loss": "the gradient that the loss function returns is wrong",
-    "scale": "the gradients of all parameters are scaled wrongly while those of tensors agree",
+    "scale": "all gradients of parameters have a wrong factor that those of the backward lack",
     "norm": "the gradients of all parameters agree after their reduction and their norm does not",
 })  # fmt: skip
 
@@ -52,7 +52,13 @@ def lines(location: WrongPlace) -> Iterator[str]:
 def places(location: WrongPlace) -> str:
     """Say which line of upstream computed it, and its caller; empty where neither is known."""
     found = location.culprit
-    lines = (("computed", found.computed_at), ("called", found.called_from)) if found else ()
+    if found is None:
+        return ""
+    lines = (
+        ("computed", found.computed_at),
+        ("applied in the forward", found.applied_at),
+        ("called", found.called_from),
+    )
     return ", ".join(f"{word} at {line}" for word, line in lines if line)
 
 

@@ -15,7 +15,7 @@ from ringproof.rehearsal.locate.reading import CallKey, RankRecord
 from ringproof.rehearsal.locate.result import Beside, Culprit
 from ringproof.rehearsal.locate.rows import PADDING
 from ringproof.rehearsal.protocol.reports import Failure
-from ringproof.rehearsal.protocol.trace import TracedBatch, TracedCall
+from ringproof.rehearsal.protocol.trace import APPLIED, TracedBatch, TracedCall
 
 
 @dataclass(frozen=True)
@@ -265,10 +265,13 @@ class Search:
         place = worst.rank.trace.place
         sizes = dict(zip(("TP", "CP", "DP", "PP"), place.sizes, strict=True))
         compared = worst.compared
+        evidence = tuple(self._evidence(blamed, worst))
+        beside = set(map(_words, blamed.beside))
+        names = [one.what for one in evidence[:-1] if one.wrong and one.what in beside]
         return Culprit(
             phase=blamed.phase,
             module=blamed.module,
-            tensor=blamed.tensor,
+            tensor=", ".join((blamed.tensor, *names)),
             step=worst.port.call[0],
             microbatches=tuple(sorted({one.port.call[2] for one in same})),
             ranks=tuple(sorted({one.rank.trace.rank for one in same})),
@@ -279,11 +282,12 @@ class Search:
             computed_at=blamed.computed_at,
             called_from=blamed.called_from,
             factor=explained(compared.mine, compared.expected, sizes),
-            evidence=tuple(self._evidence(blamed, worst)),
+            evidence=evidence,
+            applied_at=blamed.applied_at,
         )
 
     def _evidence(self, blamed: _Blamed, worst: WrongTensor) -> Iterator[Beside]:
-        for port in blamed.agreeing:
+        for port in (*blamed.agreeing, *blamed.beside):
             known = self.look(worst.rank, port)
             if known is not None:
                 yield Beside(_words(port), known.error, known.tolerance)
@@ -296,8 +300,11 @@ class Search:
         if port.side == "outputs":
             made = rank.trace.tensors[call.outputs[port.name]].made_by[0]
             agreeing = tuple(ports(rank, port.call, "inputs", backward=False))
+            every = ports(rank, port.call, "outputs", backward=False)
+            beside = tuple(one for one in every if one != port)
             place = made or forwards.get(call.module, "")
-            return _Blamed("forward", call.module, _words(port), place, call.site, agreeing)
+            both = place, call.site
+            return _Blamed("forward", call.module, _words(port), *both, agreeing, beside)
         if call.parent < 0:
             return _Blamed("data", "", _words(port), "", call.site, ())
         parent = rank.trace.calls[call.parent]
@@ -319,8 +326,9 @@ class Search:
         good = [
             (key[3].count("."), call.entered, key)
             for key, call in rank.calls.items()
-            if key[:3] == place and index in call.inputs.values() and self._right(rank, key, index)
-        ]
+            if key[:3] == place and APPLIED not in key[3]
+            and index in call.inputs.values() and self._right(rank, key, index)
+        ]  # fmt: skip
         if good:
             key = max(good)[2]
             outputs = list(ports(rank, key, "outputs", backward=True))
@@ -330,7 +338,10 @@ class Search:
             name = next(name for name, at_ in rank.calls[key].inputs.items() if at_ == index)
             words = _words(Port(key, "inputs", name, backward=True))
             site = rank.calls[key].site
-            return _Blamed("backward", key[3], words, at, site, tuple(outputs))
+            beside = tuple(one for one in ports(rank, key, "inputs", backward=True)
+                           if rank.calls[key].inputs[one.name] != index)  # fmt: skip
+            inner, applied = self._applied(rank, key, at)
+            return _Blamed("backward", key[3], words, inner, site, tuple(outputs), beside, applied)
         call = first.call
         while call.parent >= 0 and index in rank.trace.calls[call.parent].outputs.values():
             call = rank.trace.calls[call.parent]  # which only hands it on
@@ -354,6 +365,38 @@ class Search:
         words = f"{_words(port)}, which the code of {parent.module or 'the model'} computed"
         return _Blamed("backward", parent.module, words, call.site, parent.site, ())
 
+    def _applied(self, rank: RankRecord, key: CallKey, at: str) -> tuple[str, str]:
+        """Return the backward of the function of autograd to blame in a module, and its place.
+
+        It is the first one in the backward that gets right gradients and makes a wrong one; where
+        none is known, that which made the module's output.
+        """
+        own = [
+            (other, call)
+            for other, call in reversed(list(rank.calls.items()))
+            if APPLIED in other[3] and rank.trace.calls[call.parent] is rank.calls[key]
+        ]
+
+        def backward(call: TracedCall) -> str:
+            return next(rank.trace.tensors[one].made_by[1] for one in call.outputs.values())
+
+        wrong = [one for one in own if self._makes_wrong(rank, one[0])]
+        for other, call in wrong or [one for one in own if backward(one[1]) == at]:
+            count = sum(one[3] == other[3] for one, _ in own)
+            said = f" (application {other[4] + 1} of {count} in the module)" if count > 1 else ""
+            return backward(call) or at, call.site + said
+        return at, ""
+
+    def _makes_wrong(self, rank: RankRecord, key: CallKey) -> bool:
+        """Whether a call gets gradients that agree, and makes one that is wrong."""
+        given, made = (
+            [one.wrong
+             for port in ports(rank, key, side, backward=True)
+             if not isinstance(one := self.comparison.compare(rank, port), str)]
+            for side in ("outputs", "inputs")
+        )  # fmt: skip
+        return bool(given) and not any(given) and any(made)
+
     def _right(self, rank: RankRecord, key: CallKey, index: int) -> bool:
         """Whether the gradients of a call's outputs agree, and it does not just pass one on."""
         if index in rank.calls[key].outputs.values():
@@ -373,12 +416,16 @@ class _Blamed:
     computed_at: str
     called_from: str
     agreeing: tuple[Port, ...]
+    beside: tuple[Port, ...] = ()
+    applied_at: str = ""
 
 
 def calls_of(rank: RankRecord, batch: TracedBatch) -> Mapping[CallKey, TracedCall]:
     """Return the calls of a microbatch."""
     place = (batch.step, batch.chunk, batch.microbatch)
-    return {key: call for key, call in rank.calls.items() if key[:3] == place}
+    return {
+        key: call for key, call in rank.calls.items() if key[:3] == place and APPLIED not in key[3]
+    }
 
 
 def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
@@ -387,6 +434,7 @@ def _sibling(rank: RankRecord, call: TracedCall) -> CallKey | None:
         key
         for key, one in rank.calls.items()
         if one.parent == call.parent
+        and APPLIED not in key[3]
         and key[:3] == (call.step, call.chunk, call.microbatch)
         and 0 <= one.left < call.entered
     ]

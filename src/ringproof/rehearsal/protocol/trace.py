@@ -13,8 +13,14 @@ LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
 HEAD, FORMAT = "trace.json", 1
 MOST_BYTES = 2_000_000_000
 """Bytes on disk of the traces of runs that are compared with each other."""
+LOSS, LOSS_CALLER, SCALING = "(loss)", "(loss caller)", "(scaling)"
+"""Names, among those of modules, of the functions that can scale all gradients before `GRADIENTS`:
+the launch's loss function, its caller, and what data parallelism does before it sums."""
 GRADIENTS = "(gradients)"
 """Name, among those of modules, of the function that reduces the gradients of parameters."""
+APPLIED = "::"
+"""Between a module and a function of autograd that its code applies, in the name of a call of
+which only tensors with gradients are recorded."""
 
 
 @dataclass(frozen=True)

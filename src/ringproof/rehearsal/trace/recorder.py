@@ -13,17 +13,21 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ringproof.rehearsal.protocol.trace import (
+    APPLIED,
     GRADIENTS,
     HEAD,
     LOCAL,
+    LOSS,
+    LOSS_CALLER,
     REDUCED,
+    SCALING,
     WEIGHT,
     Place,
     RankTrace,
@@ -37,13 +41,14 @@ from ringproof.rehearsal.protocol.trace import (
     Values,
 )
 from ringproof.rehearsal.standins.communication import group_name
-from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
+from ringproof.rehearsal.standins.guard import put, replace_everywhere, wrapped
 from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
 from ringproof.rehearsal.trace.replays import ReplayWatch
 from ringproof.rehearsal.trace.shards import Shards
 
 FINALIZE = "megatron.core.distributed.finalize_model_grads"
 NORM = "megatron.core.optimizer.clip_grads"
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 LAYER = re.compile(r"\blayers\.\d+$")
 BYTES_OF_RECORD = 600
 """What a tensor, a call or a parameter takes in the JSON of a trace: 270 to 350 were measured."""
@@ -116,6 +121,8 @@ class TraceRecorder:
             model = model.module
         chunk = len(self._chunks)
         self._chunks.append(model)
+        if not chunk and not self._request.rows:
+            self._watch_functions()
         for name, module in _named(model):
             if not self._records(model, name):
                 continue
@@ -128,6 +135,49 @@ class TraceRecorder:
             module.register_forward_pre_hook(enter, with_kwargs=True)
             leave = functools.partial(self._leave, chunk, name)
             module.register_forward_hook(leave, with_kwargs=True)
+
+    def _watch_functions(self) -> None:
+        """Record what functions of autograd are applied to, in the modules that apply them."""
+        apply = vars(torch.autograd.Function)["apply"].__func__
+
+        @functools.wraps(apply)
+        def applied(kind: type, *given: Any, **named: Any) -> Any:
+            def run() -> Any:
+                return apply(kind, *given, **named)
+
+            return self._applied(kind, given, run)
+
+        put([(torch.autograd.Function, "apply", classmethod(applied))])
+
+    def _applied(self, kind: type, given: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        if not (self._open and self.step and torch.is_grad_enabled()) or _recomputes():
+            return run()
+        around = self._open[-1]
+        place = around.called[:3]
+        inputs = self._learning(place, enumerate(given))
+        output = run()
+        results = output if isinstance(output, tuple) else (output,)
+        outputs = self._learning(place, enumerate(results))
+        if inputs and outputs:
+            name = f"{around.called[3]}{APPLIED}{kind.__name__}"
+            called = (*place, name)
+            number, now = self._numbers[called], self._events[place]
+            self._numbers[called] += 1
+            site = self._relative(caller())
+            self._calls.append(
+                TracedCall(*called, number, now, now, around.index, site, inputs, outputs)
+            )
+        return output
+
+    def _learning(
+        self, place: tuple[int, int, int], given: Iterable[tuple[int, Any]]
+    ) -> dict[str, int]:
+        """Record the tensors that have a gradient and are no parameters."""
+        return {
+            str(number): self._tensor(place, one)
+            for number, one in given
+            if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
+        }
 
     def _watch_graphs(self, chunk: int, name: str, module: Any) -> None:
         """Record a module of which graphs are captured, for which it may have no hooks."""
@@ -173,7 +223,16 @@ class TraceRecorder:
         norm = getattr(sys.modules.get(NORM), "get_grad_norm_fp32", None)
         if norm is not None:
             replaced[norm] = wrapped(norm, self._normed)
+        calls = getattr(sys.modules.get(SCHEDULES), "forward_step_calc_loss", None)
+        if calls is not None:
+            self._forwards[LOSS_CALLER] = self._relative(place_of(calls))
+            replaced[calls] = wrapped(calls, self._lost)
         replace_everywhere(replaced, "megatron".__eq__)
+
+    def _lost(self, given: inspect.BoundArguments, calls: Callable[[], Any]) -> Any:
+        function = given.arguments.get("loss_func")
+        self._forwards[LOSS] = self._relative(place_of(getattr(function, "func", function)))
+        return calls()
 
     def _normed(self, given: inspect.BoundArguments, norm: Callable[[], Any]) -> Any:
         group = given.arguments.get("grad_stats_parallel_group")
@@ -185,6 +244,8 @@ class TraceRecorder:
 
     def _finalized(self, given: inspect.BoundArguments, finalize: Callable[[], Any]) -> Any:
         self._wrapped = list(given.arguments["model"])
+        for group in getattr(self._wrapped[0], "bucket_groups", ())[:1]:
+            self._forwards[SCALING] = self._relative(place_of(type(group).start_grad_sync))
         self._record_parameters(LOCAL)
         result = finalize()
         self._record_parameters(REDUCED)
