@@ -151,6 +151,7 @@ def test_a_line_names_a_release_of_bridge(monkeypatch, line, there, asked):
     monkeypatch.setattr(commands, "_cached", lambda *_: there)
     monkeypatch.setattr(commands, "require_packages", lambda *_: None)
     monkeypatch.setattr(commands, "load_cards", lambda _: cards())
+    monkeypatch.setattr(commands, "find_products", nothing_installed)
     monkeypatch.setattr(commands.validated, "ask", ask)
     options = commands.DoctorCommand(words=("x",), line=line)
     examined = examine(read_settings(RECIPE.split(), {}), stack_at(line or "r0.19"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from pathlib import Path
 
 import pytest
 
+from checks.documented import documented
 from ringproof.doctor import validated
 from ringproof.doctor.reading import read_settings
 from ringproof.errors import InputError
@@ -28,6 +30,30 @@ def test_what_is_asked_of_bridge():
         "model": {"num_attention_heads": 32, "num_query_groups": 8},
         "world": 8,
     }
+
+
+def test_the_command_of_the_page_names_a_recipe_of_bridge():
+    (line,) = (one for one in documented("docs/doctor.md") if "--recipe" in one)
+    words = shlex.split(line)
+    settings = read_settings(words[words.index("--") + 1 :], {})
+    assert (settings.program, settings.ranks) == ("bridge", 8)
+    asked = validated.request_of(settings)
+    assert asked["recipe"] == "qwen3_8b_sft_config"
+    assert asked["overrides"] == ["model.context_parallel_size=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (RECIPE, "bridge"),
+        (f"{RECIPE} optimizer.lr=1", "bridge"),
+        ("torchrun train.py --recipe x", "megatron"),
+        ("torchrun train.py --recipe x a.b=1 c.d=2", "megatron"),
+        ("torchrun train.py model.context_parallel_size=2", "megatron"),
+    ],
+)
+def test_a_recipe_is_a_sign_of_bridge(words, program):
+    assert read_settings(words.split(), {}).program == program
 
 
 def test_a_recipe_and_a_known_release_are_needed():

@@ -319,8 +319,9 @@ def _validated(
         raise InputError("--upstream", NO_BRIDGE)
     asked = validated.request_of(settings)
     require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
-    versions = (one.version for _, one in options.products() if one.repo == BRIDGE)
-    megatron = given.get(MEGATRON) or core_of(next(versions))
+    megatron = given.get(MEGATRON) or core_of(
+        next(one.version for _, one in options.products() if one.repo == BRIDGE)
+    )
     return _from_cache(options, lambda offline, folder, progress: validated.ask(
         asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads, folder=folder,
         offline=offline, limit=limit, progress=progress,

@@ -55,7 +55,9 @@ BLACKWELL = re.compile(r"(?<![a-z0-9])g?b[23]00(?![a-z0-9])", re.IGNORECASE)
 AMPERE = re.compile(r"(?<![a-z0-9])a[18]00(?![a-z0-9])", re.IGNORECASE)
 """GPUs of Blackwell, and those before Hopper, in the name of a file or of its folder."""
 ENOUGH = 2
-"""Overrides that make a command one of a program that takes them."""
+"""Overrides that make a command one of a program that takes them; none if it names a recipe."""
+RECIPES = "run_recipe.py"
+"""Program of Megatron-Bridge that takes the name of a recipe."""
 
 
 def read_settings(
@@ -172,12 +174,14 @@ def of_command(
         remedy = "give the file that follows llamafactory-cli train"
         raise InputError(source, f"LLaMA-Factory is read from its YAML file; {remedy}")
     fields = overrides_of(words)
-    if len(fields) < ENOUGH or not program_of(fields):
+    recipe = Flags(tuple(words)).one("--recipe")
+    bridge = recipe and any(word.rpartition("/")[2] == RECIPES for word in words)
+    program = program_of(fields) or ("bridge" if bridge else "")
+    if not program or (len(fields) < ENOUGH and not recipe):
         return None
     unknown = [name for name, value in fields.items() if marks(value)]
     known: dict[str, str] = {name: fields[name] for name in fields if name not in unknown}
-    recipe = Flags(tuple(words)).one("--recipe")
-    settings = of_fields({"recipe": recipe, **known} if recipe else known, source)
+    settings = of_fields({"recipe": recipe, **known} if recipe else known, source, program)
     notes = [f"the value of {name} is not known without running the script"
              for name in unknown if DECIDES.search(name)]  # fmt: skip
     if any(marks(word) and not OVERRIDE.fullmatch(word) for word in words):
