@@ -122,7 +122,7 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
     for name in sorted(set(names)) or known:
         card = find_card(known[name])
         if card is None:
-            remedy = "write it; the cards of ringproof's skills are in its checkout"
+            remedy = "write it, as docs/how-to/prove-in-ci.md of ringproof shows"
             place = str(known[name] / CARD_FILE)
             raise InputError(place, f"the skill {name} has no card, which is this file; {remedy}")
         refuse_link_outside(card)

@@ -88,7 +88,7 @@ def print_records(
 
     heading = _heading(records, problems)
     good = heading.startswith(_GOOD)
-    say(f"[{f'bold {GOOD}' if good else BAD}]{heading}[/]")
+    say(f"[{f'bold {GOOD}' if good else BAD}]{escape(heading)}[/]")
     for problem in problems:
         say(f"[{BAD}]FAIL[/]  {escape(problem)}")
     for record in records:
@@ -193,8 +193,19 @@ def _print_refuted(skill: str, claim: Record, console: Console) -> None:
 
 
 def _heading(records: Sequence[Record], problems: Sequence[str]) -> str:
-    """Return the result of a run with the number of statements of each verdict that occurs."""
-    counts = Counter(claim["verdict"] for claim in _claims(records))
+    """Return the result of a run with the number of statements of each verdict that occurs.
+
+    Where no statement has a proof, it says where to begin.
+    """
+    claims = _claims(records)
+    if {claim["verdict"] for claim in claims} == {Verdict.UNPROVEN.value}:
+        skill, first = next((one["skill"], one["claims"][0]) for one in records if one["claims"])
+        return (
+            f"{_number_of(len(claims), 'statement')}, none has a proof yet; begin here: write a "
+            f"test of {first['id']} and name it in the card of {skill}, as "
+            "docs/how-to/prove-in-ci.md shows"
+        )
+    counts = Counter(claim["verdict"] for claim in claims)
     word = "incomplete" if problems else _GOOD
     if counts[Verdict.REFUTED.value]:
         word = "failed"
