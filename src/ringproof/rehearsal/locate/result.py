@@ -57,10 +57,10 @@ class Culprit:
             pack where sequences are packed.
         computed_at: ``FILE:LINE`` of upstream's function that computed it.
         called_from: ``FILE:LINE`` of its caller; empty where it is not known.
-        applied_at: In the backward, ``FILE:LINE`` of the forward that applied the function of
-            autograd, and which application of the module it was; empty where it is not known.
         factor: What explains the difference, in words; empty where nothing simple does.
         evidence: The tensors that went in and came out.
+        applied_at: In the backward, ``FILE:LINE`` of the forward that applied the function of
+            autograd, and which application of the module it was; empty where it is not known.
     """
 
     phase: str
@@ -76,8 +76,8 @@ class Culprit:
     computed_at: str = ""
     called_from: str = ""
     factor: str = ""
-    applied_at: str = ""
     evidence: tuple[Beside, ...] = ()
+    applied_at: str = ""
 
 
 @dataclass(frozen=True)
