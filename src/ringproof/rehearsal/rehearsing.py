@@ -16,7 +16,7 @@ from ringproof.errors import InputError, shown
 from ringproof.files import make_folder, make_new_folder
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
-from ringproof.launch.small.reference import reference
+from ringproof.launch.small.reference import reference, undivided
 from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.locate.locating import locate
 from ringproof.rehearsal.locate.result import WrongPlace
@@ -222,7 +222,7 @@ class _Runs:
             name=name,
             launch=launch,
             megatron=upstream.megatron_name,
-            engine=upstream.engine_version,
+            engine=upstream.engine_name,
             mended=upstream.lacks,
             dtype=request.dtype,
             path=read_path(launch.arguments, (), finished=False),
@@ -271,7 +271,17 @@ class _Runs:
         expected = self._run(upstream, small, "reference", folder / "reference")
         judge = functools.partial(compare, evaluated="--sft" not in small.arguments)
         variant = variant.compared(small, expected, judge)
-        return self._traced(upstream, variant, folder) if expected.failure is None else variant
+        if expected.failure is None:
+            return self._traced(upstream, variant, folder)
+        smaller = undivided(small, self._options[upstream])
+        if smaller.ranks == small.ranks:
+            return variant
+        # What ended the reference can depend on the other degrees, which it has from the launch.
+        last = self._run(upstream, smaller, "reference without TP and PP", folder / "undivided")
+        # Each rank of a TP group counts the tokens that its group trains on.
+        count = Flags(small.arguments).integer("--tensor-model-parallel-size", 1)
+        last = dataclasses.replace(last, ranks=last.ranks * count)
+        return variant.compared(smaller, last, judge)
 
     def _traced(self, upstream: Upstream, variant: Variant, folder: Path) -> Variant:
         """Trace a variant that does not agree, or of which traces are kept."""

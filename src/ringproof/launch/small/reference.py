@@ -25,6 +25,18 @@ SHARDING = (
     "Nothing: sequence parallelism computes the same. Where it pads without CP, this program gives "
     "the longest length as a tensor, which Transformer Engine 2.20 refuses."
 )
+DIVIDED = (
+    "--sequence-parallel",
+    "--tp-comm-overlap",
+    "--pipeline-model-parallel-layout",
+    "--num-layers-per-virtual-pipeline-stage",
+    "--num-virtual-stages-per-pipeline-rank",
+    "--microbatch-group-size-per-virtual-pipeline-stage",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+)
+"""Options that upstream takes with TP or PP only."""
+VOCABULARY = "--make-vocab-size-divisible-by"
 SCHEDULER = "--sequence-packing-scheduler"
 BUDGET = "--max-seqlen-per-dp-cp-rank"
 
@@ -66,6 +78,24 @@ def reference(small: SmallProgram, options: Collection[str]) -> SmallProgram:
         ranks=world,
         changes=tuple(draft.changes),
     )
+
+
+def undivided(small: SmallProgram, options: Collection[str]) -> SmallProgram:
+    """Return a reference with TP 1 and PP 1, too, and with the same vocabulary.
+
+    Raises:
+        InputError: A size is not an integer.
+    """
+    draft = Draft(Flags(small.arguments), options)
+    before = layout(draft.flags, small.ranks)
+    for name in ("tensor-model", "pipeline-model", "expert-tensor"):
+        if draft.flags.has(f"--{name}-parallel-size"):
+            draft.put(f"--{name}-parallel-size", 1, OFF)
+    draft.drop(DIVIDED, OFF)
+    draft.put(VOCABULARY, draft.number(VOCABULARY, 128) * before.tensor, OFF)
+    one = replace(before, world=before.data, tensor=1, pipeline=1, expert_tensor=1)
+    _fit_experts(draft, one)
+    return replace(small, arguments=draft.flags.words, ranks=one.world)
 
 
 def _fit_experts(draft: Draft, after: Layout) -> None:

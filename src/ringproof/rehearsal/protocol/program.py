@@ -39,6 +39,14 @@ class Upstream:
     programs: Path | None = None
     lacks: tuple[str, ...] = ()
 
+    @property
+    def engine_name(self) -> str:
+        """Transformer Engine's version, with its folder where that is not an unpacked wheel."""
+        checkout = (self.engine / "build_tools").is_dir()
+        return (
+            f"{self.engine_version} (dir:{self.engine.name})" if checkout else self.engine_version
+        )
+
     def program(self, name: str) -> Path | None:
         """Return the file of a training program by its name, or ``None`` without one."""
         folders = (self.megatron, *((self.programs,) if self.programs else ()))

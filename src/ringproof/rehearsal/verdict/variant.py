@@ -97,11 +97,21 @@ class Variant:
     def compared(self, small: SmallProgram, expected: Outcome, judge: Judge = compare) -> Variant:
         """Return the variant with the verdict against its reference, which has run."""
         assert self.outcome is not None
-        if expected.failure is None:
+        failure, first = expected.failure, self.agreement.reason if self.reference else ""
+        if failure is None:
             agreement = judge(self.outcome, expected, self.dtype)
+            less = "This is against the same program with TP 1 and PP 1, too."
+            if first:
+                said = " ".join((f"{agreement.reason.rstrip('.')}.", less, first))
+                agreement = replace(agreement, reason=said)
         else:
-            said = refusal_of(expected.failure, expected.ranks).message
-            agreement = Agreement(False, f"The reference without CP did not run: {said}")
+            what = "The same with TP 1 and PP 1, too," if first else "The reference without CP"
+            said = refusal_of(failure, expected.ranks).message
+            where = f"{failure.place}: " if failure.place else ""
+            said = f"{what} did not run: {where}{said} (logs in {expected.folder})"
+            if not (failure.ours or first):
+                said += ". The launch's own code fails without CP"
+            agreement = Agreement(False, f"{first} {said}.".lstrip())
         return replace(self, reference=small, reference_outcome=expected, agreement=agreement)
 
     @property
