@@ -531,6 +531,32 @@ def forks_table(record: Record) -> str:
     return _table(head, rows)
 
 
+def strangers_table(record: Record) -> str:
+    """What a rehearsal said of forks that others made, before and after it was mended by them."""
+
+    def named(one: Record) -> str:
+        place = f" `{one['module']}`" if one["module"] else ""
+        lines = (one["computed_at"], one["applied_at"].partition(" ")[0])
+        at = ", ".join(f"`{line.rpartition('/')[2]}`" for line in lines if line)
+        found = f"{one['phase']}{place}" + (f", {at}" if at else "")
+        return found or ("seen, not located" if "not right" in one["headline"] else "not known")
+
+    head = (
+        *("fork", "what is wrong", "phase planted", "minutes with the tool"),
+        *("named then", "verdict then", "named now", "verdict now"),
+    )
+    rows = (
+        (
+            *(f"`{row['name']}`", row["breaks"], row["planted"]),
+            str(row["minutes_with_the_tool"]),
+            *(named(row["before"]), row["before"]["verdict"]),
+            *(named(row["after"]), row["after"]["verdict"]),
+        )
+        for row in record["strangers"]
+    )
+    return _table(head, rows)
+
+
 TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
     {
         "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
@@ -545,6 +571,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
+        "strangers": ("locate.md", "rehearsal/results/forks.json", strangers_table),
         "degrees": (COMM_TYPES, "rehearsal/results/degrees.json", degrees_table),
         "budgets": (BUDGETS, "rehearsal/results/degrees.json", budgets_table),
         "banks": (CAPACITY, "graphs/results/parity.json", banks_table),

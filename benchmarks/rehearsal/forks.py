@@ -76,6 +76,27 @@ def forks() -> tuple[Fork, ...]:
     return tuple(Fork(**fields) for fields in table["fork"])
 
 
+@dataclass(frozen=True)
+class Stranger:
+    """A fork that somebody else made; see ``forks.toml`` for the fields."""
+
+    name: str
+    breaks: str
+    upstream: str
+    path: str
+    find: str
+    replace: str
+    options: str
+    phase: str
+    module: str
+
+
+def strangers() -> tuple[Stranger, ...]:
+    """Return the forks of ``forks.toml`` that somebody else made."""
+    table = read_table("benchmarks.rehearsal", "forks.toml")
+    return tuple(Stranger(**fields) for fields in table["stranger"])
+
+
 def rehearsed(fork: Fork, checkout: Path, engine: str, folder: Path) -> dict[str, Any]:
     """Rehearse a launch of a fork, and return what was said beside what was planted."""
     copy = fork.copied(checkout, folder / "Megatron-LM")
@@ -128,6 +149,7 @@ def main() -> None:
             "transformer_engine": dev.engine_version,
             "summary": summary(listed),
             "rows": listed,
+            "strangers": record.get("strangers", []),  # which were rehearsed by hand
         }
         write_record(given.json, content)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rehearsal.forks import forks
+from benchmarks.rehearsal.forks import forks, strangers
 from benchmarks.rehearsal.frameworks import split_changes
 from benchmarks.rehearsal.located import ALONE, PLANTED, SEEDS, expected, judged, summary
 from benchmarks.tables import BENCHMARKS, read_record
@@ -88,6 +88,20 @@ def test_every_fork_is_in_the_record() -> None:
             (0, True) if fork.against else (1, False)
         )
     assert record["summary"] == summary(record["rows"]) == {"exact": 3}
+
+
+def test_the_forks_of_strangers_are_in_the_record() -> None:
+    rows = read_record("rehearsal/results/forks.json")["strangers"]
+    for row, fork in zip(rows, strangers(), strict=True):
+        assert (row["name"], row["breaks"], row["planted"]) == (fork.name, fork.breaks, fork.phase)
+        for one in (row["before"], row["after"]):
+            assert one["verdict"] == judged({**one, "planted": fork.phase}, fork.module)
+            assert one["exit"] == 1
+    before, after = ([row[when] for row in rows] for when in ("before", "after"))
+    assert summary(before) == {"exact": 2, "none": 2, "other": 1}
+    assert summary(after) == {"exact": 4, "none": 1}
+    assert [one for one in before if "not known" in one["headline"]]
+    assert not [one for one in after if "not known" in one["headline"]]
 
 
 @pytest.mark.parametrize(
