@@ -240,8 +240,44 @@ def test_a_record_is_added_to_case_by_case(tmp_path: Path, monkeypatch: pytest.M
     other = conform(*names)
     assert isinstance(other.exception, InputError) and "commit=2" in str(other.exception)
     assert len(ran) == 2 and records.read(path, "--json") == kept
+    whole = conform(*names[:2])  # the record has all cases that are asked for
+    assert isinstance(whole.exception, InputError) and "commit=2" in str(whole.exception)
+    missing = CliRunner().invoke(app, ["conform", "--json", str(path), "--append"])
+    assert isinstance(missing.exception, InputError) and "--upstream" in str(missing.exception)
+    assert records.read(path, "--json") == kept
     nowhere = CliRunner().invoke(app, ["conform", "--upstream", "x", "--append"])
     assert isinstance(nowhere.exception, InputError) and "--json" in str(nowhere.exception)
+
+
+@pytest.mark.parametrize(("name", "engine"), [
+    ("dir:Megatron-LM", None), ("git:a@b#commit=1, dir:verl", None),
+    ("git:a@b#commit=1", "../TransformerEngine"), ("git:a@b#commit=1", "git:../te@main"),
+])  # fmt: skip
+def test_what_can_change_under_its_name_is_not_added_to(name: str, engine: str | None) -> None:
+    with pytest.raises(InputError, match=r"whether .* is the same"):
+        records.check_lasting(replace(RECORD, megatron=name), engine)
+
+
+@pytest.mark.parametrize("engine", [None, "pip:transformer-engine==2.18.0", "a/te.whl"])
+def test_releases_and_commits_are_added_to(engine: str | None) -> None:
+    record = replace(RECORD, megatron="git:a@b#commit=1, pip:c==1#sha256=2, mbridge 0.15.1")
+    records.check_lasting(record, engine)
+    assert records.joined(record, record, "--append").megatron == record.megatron
+    with pytest.raises(InputError, match="the record has ringproof 0, and this run 1"):
+        records.joined(record, replace(record, ringproof="1"), "--append")
+
+
+def test_a_record_of_a_folder_is_refused_before_a_case_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = mock.Mock()
+    opened = mock.Mock(return_value=replace(UPSTREAM, megatron_name="dir:Megatron-LM"))
+    monkeypatch.setattr(matrix.Matrix, "run", ran)
+    monkeypatch.setattr("ringproof.rehearsal.runs.upstreams.open_upstream", opened)
+    given = ["--upstream", "x", "--force", "--json", str(tmp_path / "a.json"), "--append"]
+    done = CliRunner().invoke(app, ["conform", *given])
+    assert isinstance(done.exception, InputError) and "dir:Megatron-LM" in str(done.exception)
+    assert not ran.called and not (tmp_path / "a.json").exists()
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def conform(options: ConformCommand) -> None:
     other = _known(options.against, known) if options.against else None
     old = _begun(options)
     lacking = [one for one in wanted if old is None or one.id not in old.by_id]
-    record = _recorded(options, lacking, old) if old is None or lacking else old
+    record = _recorded(options, lacking, old)
     if options.json_path:
         write_json(records.as_json(record), options.json_path)
     if options.json_path != "-":
@@ -151,17 +151,19 @@ def _recorded(
         typer.echo(line, err=True)
 
     def whole(record: ConformanceRecord) -> ConformanceRecord:
+        if options.append:
+            records.check_lasting(record, options.te)
         return record if old is None else records.joined(old, record, "--append")
 
     def done(record: ConformanceRecord, line: str) -> None:
-        so_far = whole(record)  # refuses other versions before a case runs
+        so_far = whole(record)  # refuses other versions before a case runs, or where none is left
         if options.append and line:
             write_json(records.as_json(so_far), options.json_path)
         if line:
             tell(line)
 
     verl = _fitting(options)
-    if not options.force:
+    if wanted and not options.force:
         largest = max(wanted, key=lambda one: one.ranks)
         estimate(largest.ranks, largest.id, "--case").check(Machine.here())
     source: dict[str, Any] = {"cache": default_cache(), "offline": options.offline}

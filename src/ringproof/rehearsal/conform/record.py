@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from ringproof.errors import InputError, shown
 from ringproof.rehearsal.locate.result import Culprit
 from ringproof.styles import ASIDE, BAD, GOOD
+from ringproof.upstream.sources import RELEASE
 
 FORMAT = 1
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
@@ -160,6 +161,24 @@ def from_json(data: object) -> ConformanceRecord:
     return TypeAdapter(ConformanceRecord).validate_python(data)
 
 
+def check_lasting(record: ConformanceRecord, engine: str | None) -> None:
+    """Check that the names of what was run say at a later time whether it is still the same.
+
+    Args:
+        engine: Spec of Transformer Engine, of which the record has the version alone.
+
+    Raises:
+        InputError: A folder was run, whose files may change, or a commit of Transformer Engine.
+    """
+    changing = [one for one in record.megatron.split(", ") if one.startswith("dir:")]
+    if engine and not (engine.endswith(".whl") or RELEASE.fullmatch(engine)):
+        changing.append(f"--te {engine}")
+    if changing:
+        remedy = "write git:PATH@REF for a folder, and take a release of Transformer Engine"
+        sentence = f"a record cannot say later whether {shown(changing[0])} is the same; {remedy}"
+        raise InputError("--append", sentence)
+
+
 def joined(old: ConformanceRecord, new: ConformanceRecord, field: str) -> ConformanceRecord:
     """Return a record with the cases of both, and the name of the old one.
 
@@ -167,9 +186,9 @@ def joined(old: ConformanceRecord, new: ConformanceRecord, field: str) -> Confor
         field: Option that an error names.
 
     Raises:
-        InputError: They were run on other versions, or with other numbers of steps.
+        InputError: They were run on or by other versions, or with other numbers of steps.
     """
-    for what in ("megatron", "engine", "torch", "dtype", "iterations"):
+    for what in ("megatron", "engine", "torch", "ringproof", "dtype", "iterations"):
         values = [str(getattr(one, what)) for one in (old, new)]
         # The same commit has several names, such as git:PATH@REF.
         kept, mine = ([at.partition("#")[2] or at for at in one.split(", ")] for one in values)
