@@ -71,14 +71,16 @@ def plan(context: typer.Context, command: PlanCommand) -> None:
     from ringproof.cli.plan_text import print_result
 
     options = command.plan
+    require(options, "lengths", "ranks")
     memory = None
     if path := options.memory_from:
         read = read_bytes(path, OPTION, MAX_PLAN_BYTES)
         memory = memory_of(parse_json(read, path, OPTION), options)
-        budget = options.max_tokens_per_rank or memory.budget or None
-        options = replace(options, max_tokens_per_rank=budget)
-    require(options, "lengths", "ranks", "max_tokens_per_rank")
+        options = memory.with_budget(options)
+    require(options, "max_tokens_per_rank")
     batch = options.read()
+    if memory and options.max_tokens_per_rank != command.plan.max_tokens_per_rank:
+        memory.refuse_longer(batch, options)
     if not options.force:
         check_plan(len(batch.values), options.ranks or 0, options.batches)
     with told_to_wait(f"planning {len(batch.values):,} sequences"), _without_collector():

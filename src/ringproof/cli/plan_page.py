@@ -115,6 +115,8 @@ def _panel(result: Result, part: Baseline, drawn: Drawing) -> dict[str, Any]:
 def _remarks(result: Result) -> Iterator[str]:
     if result.options.pp > 1:
         yield "One pipeline stage at work, without its waiting for the others; Iteration has it."
+    if result.memory is not None:
+        yield f"Memory: {result.memory.said(result.fullest)}."
     yield from result.lengths.notes
     yield from (f"Warning: {warning}." for warning in result.warnings)
 

@@ -22,6 +22,7 @@ from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.planner import MAX_SEQUENCES
 
 MAX_LENGTH = 10**12
+REMEDY = "raise --max-tokens-per-rank or --ranks, or cut the sequence"
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,18 @@ class Lengths:
             return f"{plain(self.source)}:{self.lines[index]}"
         return f"{plain(self.source)}[{index}]"
 
-    def refuse_longer(self, longest: int) -> None:
-        """Refuse the first sequence that no group can hold."""
+    def refuse_longer(self, longest: int, remedy: str = REMEDY) -> None:
+        """Refuse the first sequence that no group can hold.
+
+        Raises:
+            InputError: With what can be done about it, which is ``remedy``.
+        """
         if max(self.values) > longest:
             first = next(place for place, value in enumerate(self.values) if value > longest)
             problem = (
                 f"the sequence of {self.values[first]:,} tokens is longer than the {longest:,} "
                 "that the largest group holds"
             )
-            remedy = "raise --max-tokens-per-rank or --ranks, or cut the sequence"
             raise InputError(self.place(first), f"{problem}; {remedy}")
 
 
