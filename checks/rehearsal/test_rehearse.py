@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -16,8 +17,10 @@ from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.cli.rehearse import brief
 from ringproof.errors import InputError
-from ringproof.launch.reading import Launch
+from ringproof.launch.reading import Launch, read_command
 from ringproof.launch.small.shrink import Change, SmallProgram
+from ringproof.rehearsal.fit import beside
+from ringproof.rehearsal.fit.fitting import FitRequest, Refused
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.locate.result import (
     MOST_TIMES,
@@ -29,13 +32,13 @@ from ringproof.rehearsal.locate.result import (
 )
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
-from ringproof.rehearsal.rehearsing import estimate, find_script
+from ringproof.rehearsal.rehearsing import Request, estimate, find_script, rehearse
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.rendering import lines, numbers, page, size, waiting_lines
-from ringproof.rehearsal.verdict.variant import Rehearsal, Variant, as_json
+from ringproof.rehearsal.verdict.variant import FullSizeRun, Rehearsal, Variant, as_json
 
 ARGUMENTS = ("--context-parallel-size", "2")
 COMMAND = ("--", "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *ARGUMENTS)
@@ -366,3 +369,102 @@ def test_a_launch_from_script_to_verdict(
     assert data["path"]["taken"][0]["sizes"] == [2, 2]
     assert data["largest_relative_difference"] < 2e-6
     assert data["launch"]["ranks"] == 16 and data["shrunk"]
+    assert data["full_size"] == {"refusal": None, "unknown": ""}
+    assert "full size" not in done.stdout.lower()
+
+
+@pytest.mark.slow
+def test_what_upstream_refuses_at_full_size_only_is_said(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    """Of 16 ranks four are rehearsed, with TP 2, by which the width can be divided."""
+    release = "pip:megatron-core==0.19.2"
+    upstream = stage.upstream(release)
+    options = (
+        "--bf16 --num-layers 2 --hidden-size 1024 --num-attention-heads 16 --ffn-hidden-size 4100 "
+        "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --lr 1e-3 "
+        "--global-batch-size 1 --train-iters 9 --eval-interval 9 --vocab-size 1024 --mock-data "
+        "--tokenizer-type NullTokenizer --normalization RMSNorm --disable-bias-linear "
+        "--position-embedding-type rope --tensor-model-parallel-size 8 --context-parallel-size 2"
+    )
+    head = "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 16 pretrain_gpt.py"
+    launch = read_command(f"{head} {options}".split())
+    request = Request(
+        launch, release, str(upstream.engine), "", tmp_path, stage.cache, None,
+        iterations=1, max_ranks=4,
+    )  # fmt: skip
+    small = rehearse(request, lambda *_: None)
+    assert small.passed, small.headline
+    whole = beside.with_full_size(small, request, lambda *_: None)
+    refusal = whole.main.full_size_refusal
+    assert refusal is not None, whole.main.full_size
+    assert "4100 is not divisible by 8" in refusal.message
+    assert refusal.file.startswith(("megatron/", "transformer_engine/")) and refusal.line
+    late = beside.with_full_size(small, request, lambda *_: None, limit=0.01)
+    assert late.main.full_size == FullSizeRun(unknown="it takes more than 0.01 s")
+    assert late.passed
+
+
+class Unlike(contextlib.nullcontext[None]):
+    """What measures launches, and refuses some: those of these numbers of layers."""
+
+    refuses: tuple[str, ...] = ()
+    trace = '  File "/upstream/megatron/core/utils.py", line 71, in divide'
+
+    def __init__(self, asked: FitRequest, progress: object) -> None:
+        super().__init__()
+
+    def __enter__(self) -> Unlike:  # type: ignore[override]
+        return self
+
+    def prepare(self, launch: Launch) -> Launch:
+        return launch
+
+    def fit(self, launch: Launch) -> None:
+        if launch.arguments[launch.arguments.index("--num-layers") + 1] in self.refuses:
+            raise Refused(
+                Failure("raised", 0, "AssertionError: no", "a.py:7", traceback=self.trace)
+            )
+
+
+@pytest.mark.parametrize(
+    ("refuses", "known", "said"),
+    [
+        ("32 2", "AssertionError: no", ""),
+        ("2", None, ""),
+        ("32 2 1", None, "without content, what starts in small ends, too"),
+    ],
+)
+def test_only_a_size_is_refused_at_full_size(
+    monkeypatch: pytest.MonkeyPatch, refuses: str, known: str | None, said: str
+) -> None:
+    """Not fewer layers, nor what is refused without content whatever its size."""
+    launch = Launch("pretrain_gpt.py", ("--num-layers", "32"), {}, 1, 8, "train.sh:1")
+    request = Request(launch, "git:dev", None, "", Path(), Path(), None)
+    small = SmallProgram("pretrain_gpt.py", ("--num-layers", "1"), {}, 2, (), "float32")
+    started = rehearsal(dataclasses.replace(variant(), launch=launch, small=small))
+    monkeypatch.setattr(beside, "Fitting", Unlike)
+    monkeypatch.setattr(Unlike, "refuses", tuple(refuses.split()))
+    run = beside.with_full_size(started, request, print).main.full_size
+    assert run is not None and run.unknown.startswith(said) and bool(run.unknown) is bool(said)
+    assert (run.refusal and run.refusal.message) == known
+    monkeypatch.setattr(Unlike, "trace", f'  File "{beside.__file__}", line 7, in fit')
+    ours = beside.with_full_size(started, request, print).main.full_size
+    assert ours is not None and ours.refusal is None
+    assert ("own code" in ours.unknown) is (refuses != "2")
+
+
+def test_a_refusal_at_full_size_fails_what_passes_in_small() -> None:
+    failure = Failure("raised", 0, "AssertionError: <b>4100</b>", "megatron/core/utils.py:71")
+    run = FullSizeRun(refusal_of(failure, ()))
+    it = rehearsal(dataclasses.replace(variant(), full_size=run))
+    said = "It starts in small, and at full size it is refused by rank 0 at megatron/core/utils.py"
+    assert not it.passed and it.headline.startswith(said)
+    text = "\n".join(lines(it))
+    assert "refused at full size: AssertionError: <b>4100</b>" in text
+    assert "<b>4100" not in page(it)
+    assert "At full size: Rank 0, megatron/core/utils.py:71" in page(it)
+    late = rehearsal(dataclasses.replace(variant(), full_size=FullSizeRun(unknown="too long")))
+    assert late.passed and "not known: too long" in "\n".join(lines(late))
+    assert "at full size is not known: too long" in page(late)
+    assert as_json(late)["full_size"] == {"refusal": None, "unknown": "too long"}

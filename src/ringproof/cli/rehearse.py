@@ -138,6 +138,7 @@ def rehearse(options: RehearseCommand) -> None:
     kind = _kind(options, launch)
     _check_upstreams(options, kind)
     from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
+    from ringproof.rehearsal.fit.beside import with_full_size
     from ringproof.rehearsal.own.rehearsing import rehearse_own
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.rendering import lines, page
@@ -174,7 +175,7 @@ def rehearse(options: RehearseCommand) -> None:
         elif kind == OWN:
             result = rehearse_own(request, tell)
         else:
-            result = rehearse(request, tell)
+            result = with_full_size(rehearse(request, tell), request, tell)
     if options.html:
         write_text(page(result), options.html, field="--html")
     said = () if options.html == "-" else lines(result, verbose=options.verbose)

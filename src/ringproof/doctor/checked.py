@@ -6,7 +6,6 @@ model is built and trained for two steps; large tensors have no content, as for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -21,14 +20,8 @@ from ringproof.launch.options import PROGRAMS
 from ringproof.launch.reading import Launch
 
 CHECKPOINT = "--use-checkpoint-args"
-SECONDS = 120.0
-"""Longest time of the two steps, where ``--checks`` asks for them."""
 QUICK_SECONDS = 10.0
 """Longest time of everything, where nothing asks for it."""
-VOCABULARY = 131_072
-"""Entries of a vocabulary that is in files, which no check depends on."""
-MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
-"""Messages about a package that this machine lacks; they do not count as a refusal."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +89,13 @@ def ask(
         megatron: Megatron-LM, as a rehearsal takes it.
         engine: Transformer Engine; ``None`` for the newest release.
         folder: Where logs are written.
-        limit: Longest time of everything, in seconds; ``None`` for no limit but `SECONDS`.
+        limit: Longest time of everything, in seconds; ``None`` for no limit but that of a rank.
 
     Raises:
         InputError: The launch cannot be run at full size, or upstream not be opened.
     """
-    from ringproof.rehearsal.fit.fitting import CHECKED, FitRequest, Refused, fit
+    from ringproof.rehearsal.fit.beside import of_one_rank
+    from ringproof.rehearsal.fit.fitting import CHECKED, Refused, fit
 
     passed: list[str] = []
 
@@ -109,11 +103,9 @@ def ask(
         passed.extend([megatron] if phase == CHECKED else [])
         progress(phase, line)
 
-    sized = Flags(launch.arguments).has("--vocab-size")
-    request = FitRequest(
-        launch=launch, megatron=megatron, engine=engine, folder=folder, cache=cache, ranks=(0,),
-        timeout=SECONDS, limit=limit, offline=offline, own_script=False, checks=True,
-        blackwell=blackwell, vocabulary=None if sized else VOCABULARY,
+    request = of_one_rank(
+        launch, megatron, engine, folder=folder, cache=cache, limit=limit, offline=offline,
+        own_script=False, checks=True, blackwell=blackwell,
     )  # fmt: skip
     try:
         return Checked(fit(request, note).megatron, True)
@@ -122,10 +114,8 @@ def ask(
         if failure.kind == "timeout" and limit is not None:
             why = f"they take longer than {limit:g} s here; --checks waits for them"
             return Checked(megatron, True if passed else None, why_not=why)
-        unsure = failure.symbol or failure.kind != "raised" or MISSING.search(failure.message)
-        return Checked(
-            megatron, None if unsure else False, failure.message, failure.place, failure.symbol
-        )
+        accepted = False if refused.by_upstream else None
+        return Checked(megatron, accepted, failure.message, failure.place, failure.symbol)
     except InputError as error:
         if not passed:
             raise

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringproof.doctor.checked import MISSING, Checked
+from ringproof.doctor.checked import Checked
 from ringproof.doctor.forms import BRIDGE
 from ringproof.doctor.models import settings_of_model
 from ringproof.doctor.settings import NOTHING, Settings
 from ringproof.errors import InputError
+from ringproof.rehearsal.protocol.reports import MISSING
 
 FUNCTION = "ringproof.rehearsal.rank.recipes:validated"
 SECONDS = 300.0

@@ -163,6 +163,20 @@ def find_script(launch: Launch, upstream: Upstream, *, own: bool = True) -> str:
     raise InputError("SCRIPT", sentence)
 
 
+def option_names(outcome: Outcome, script: str) -> frozenset[str]:
+    """Return the names of options that ``known_options`` found in a script's own parser.
+
+    Raises:
+        InputError: The script has none.
+    """
+    names = outcome.ranks[0].results if outcome.ranks else None
+    if not names:
+        said = "" if outcome.failure is None else f" ({outcome.failure.message})"
+        sentence = f"{shown(script)} does not parse a command line of Megatron-LM{said}"
+        raise InputError("SCRIPT", f"{sentence}; name a training script of Megatron-LM")
+    return frozenset(names)
+
+
 def split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
     """Return the other Megatron-LM or the changed option that ``--against`` names.
 
@@ -359,19 +373,12 @@ class _Runs:
             upstream, function, str(upstream.program(script) or script), dtype=self._request.dtype
         )
         outcome = self._servers.run(program, script, folder, limit_seconds=OPTIONS_SECONDS)
-        names = outcome.ranks[0].results if outcome.ranks else None
-        if not names:
-            said = "" if outcome.failure is None else f" ({outcome.failure.message})"
-            sentence = (
-                f"{shown(script)} does not parse a command line of Megatron-LM{said}; name a "
-                "training script of Megatron-LM"
-            )
-            raise InputError("SCRIPT", sentence)
+        names = option_names(outcome, script)
         if self._option and self._option not in names:
             near = difflib.get_close_matches(self._option, names, n=1, cutoff=0.75)
             meant = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
             raise InputError("--against", f"upstream has no option {shown(self._option)}; {meant}")
-        return frozenset(names)
+        return names
 
     def _run(self, upstream: Upstream, small: SmallProgram, name: str, folder: Path) -> Outcome:
         """Run a program, or return what became of the same program before."""

@@ -18,8 +18,13 @@ from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unme
 from ringproof.rehearsal.fit.result import Fit, RankMemory
 from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.protocol.program import ROUTINGS, FullSize, Program, Upstream, calling
-from ringproof.rehearsal.protocol.reports import Failure
-from ringproof.rehearsal.rehearsing import IMPORT_VARIABLES, OPTIONS_SECONDS, find_script
+from ringproof.rehearsal.protocol.reports import MISSING, Failure
+from ringproof.rehearsal.rehearsing import (
+    IMPORT_VARIABLES,
+    OPTIONS_SECONDS,
+    find_script,
+    option_names,
+)
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
@@ -75,7 +80,9 @@ class Refused(InputError):
     @property
     def by_upstream(self) -> bool:
         """Whether upstream's own exception refuses the launch."""
-        return self.failure.kind == "raised" and not self.failure.ours
+        failure = self.failure
+        missing = failure.ours or MISSING.search(failure.message)
+        return failure.kind == "raised" and not missing
 
 
 def _why(failure: Failure) -> str:
@@ -273,12 +280,5 @@ class Fitting:
             outcome = self._called(function, script, "options", OPTIONS_SECONDS)
             if outcome.failure is not None and outcome.failure.kind == "timeout":
                 raise Refused(outcome.failure)
-            names = outcome.ranks[0].results if outcome.ranks else None
-            if not names:
-                said = f" ({outcome.failure.message})" if outcome.failure else ""
-                sentence = (
-                    f"{shown(self._script)} does not parse a command line of Megatron-LM{said}"
-                )
-                raise InputError("SCRIPT", f"{sentence}; name a training script of Megatron-LM")
-            self._known = frozenset(names)
+            self._known = option_names(outcome, self._script)
         return self._known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 
+MISSING = re.compile(r"ModuleNotFoundError|ImportError|not installed|is not available")
+"""Messages about a package that this machine lacks; these do not count as a refusal."""
 DIGESTS = 1 << 40
 """Digests of tokens are numbers below this one."""
 

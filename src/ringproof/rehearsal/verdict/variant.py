@@ -58,6 +58,19 @@ Judge = Callable[[Outcome, Outcome, str], Agreement]
 
 
 @dataclass(frozen=True)
+class FullSizeRun:
+    """What became of one rank of a launch at full size, without content.
+
+    Attributes:
+        refusal: Why upstream refuses it; ``None`` where it does not, or that is not known.
+        unknown: Why that is not known; empty where it is.
+    """
+
+    refusal: StopReason | None = None
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
 class Variant:
     """One launch with one upstream, as it was rehearsed.
 
@@ -73,6 +86,7 @@ class Variant:
         metrics: Sentences on metrics that differ from the reference where the training agrees.
         located: The first wrong tensor; ``None`` where none was looked for.
         traces: Folder in which traces are kept; ``None`` for none.
+        full_size: The launch at full size; ``None`` where it was not run.
     """
 
     name: str
@@ -93,6 +107,12 @@ class Variant:
     metrics: tuple[str, ...] = ()
     located: WrongPlace | None = None
     traces: Path | None = None
+    full_size: FullSizeRun | None = None
+
+    @property
+    def full_size_refusal(self) -> StopReason | None:
+        """Why upstream refuses at full size what starts in small; ``None`` where it does not."""
+        return None if self.full_size is None else self.full_size.refusal
 
     def compared(self, small: SmallProgram, expected: Outcome, judge: Judge = compare) -> Variant:
         """Return the variant with the verdict against its reference, which has run."""
@@ -140,6 +160,7 @@ class Variant:
     def passed(self) -> bool:
         """Whether it starts, takes the path asked for, has no race, and agrees if compared."""
         right = self.agreement.agrees is not False and not self.races
+        right = right and self.full_size_refusal is None
         return self.starts and self.path.as_requested and right
 
     @property
@@ -157,6 +178,9 @@ class Variant:
         """The verdict in one sentence."""
         if self.refusal is not None:
             return headline_of(self.refusal)
+        if self.full_size_refusal is not None:
+            said = headline_of(self.full_size_refusal)
+            return said.replace("It is", "It starts in small, and at full size it is", 1)
         if not self.path.as_requested:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
         unsaid = self.agreement.other_tokens or self.agreement.first is None
@@ -292,6 +316,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "mended": list(variant.mended),
         "doubles": variant.doubles,
         "metrics": variant.metrics,
+        "full_size": variant.full_size and asdict(variant.full_size),
         "agrees": agreement["agrees"],
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
