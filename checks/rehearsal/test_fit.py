@@ -18,7 +18,7 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import NULL_TOKENIZER_IDS, full_size
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
-from ringproof.rehearsal.fit.fitting import FitRequest, Refused
+from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Prepared, Refused
 from ringproof.rehearsal.fit.gpus import CONTEXT_BYTES, CUBLAS_BYTES, GIB, gpu
 from ringproof.rehearsal.fit.longest import (
     Length,
@@ -387,6 +387,23 @@ def test_the_peak_is_the_highest_line_and_not_the_line_of_the_highest_place() ->
     made = extended(launch(), found().program, *shallow).ranks[0].memory
     assert (made.peak, made.phase, made.place) == (16 * GIB, "backward", "b.py:2")
     assert not made.at_peak
+
+
+def test_the_ranks_that_are_prepared_are_those_that_are_extended() -> None:
+    measured: list[tuple[int, ...]] = []
+
+    class Measures(Fitting):
+        def __init__(self) -> None:
+            self._request = FitRequest(launch(), "x", None, Path("x"), Path("x"))
+            self._script, self._known = "pretrain_gpt.py", OPTIONS
+
+        def fit(self, prepared: Prepared) -> Fit:
+            measured.append(tuple(prepared.roles))
+            return dataclasses.replace(found(), program=prepared.program)
+
+    fitting = Measures()
+    assert fitting.extended(fitting.prepare(launch(), (4,))).extended_from == (8, 16)
+    assert measured == [(4,), (4,)]
 
 
 def test_only_finalists_are_measured_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

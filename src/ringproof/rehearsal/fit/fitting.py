@@ -210,7 +210,8 @@ class Fitting:
         shallow = depths(prepared.program.arguments, launch.ranks)
         if shallow is None:
             return self.fit(prepared)
-        low, high = (self.fit(self.prepare(with_layers(launch, count))) for count in shallow)
+        fewer = (self.prepare(with_layers(launch, count)) for count in shallow)
+        low, high = (self.fit(replace(one, roles=prepared.roles)) for one in fewer)
         return extended(launch, prepared.program, low, high)
 
     def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
