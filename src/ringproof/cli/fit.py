@@ -12,7 +12,9 @@ from ringproof.cli.rehearse import (
     CHECKOUT,
     PACKAGES,
     brief,
+    engine_option,
     launch_of,
+    launch_words,
     name_of,
     rank_progress,
     require_packages,
@@ -28,19 +30,9 @@ EXAMPLE = "Example: ringproof fit train.sh --upstream git:/src/Megatron-LM@dev -
 class FitCommand(CacheOptions):
     """The options of ``ringproof fit``."""
 
-    words: tuple[str, ...] = option(
-        (),
-        "Launch script, model_config.yaml of a functional test, or a launch command.",
-        metavar="SCRIPT | -- COMMAND...",
-        argument=True,
-    )
+    words: tuple[str, ...] = launch_words()
     upstream: str = option(..., CHECKOUT, metavar="SPEC")
-    te: str | None = option(
-        None,
-        "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
-        "The default is the newest release on the package index.",
-        metavar="SPEC",
-    )
+    te: str | None = engine_option()
     sets: tuple[str, ...] = set_option()
     gpu: str = option(
         "", "GPU that it shall fit on: a100, h100, h200, b200, or GiB as a number.", metavar="GPU"

@@ -56,6 +56,21 @@ def set_option() -> Any:
     return option((), help, "--set", metavar="NAME=VALUE")
 
 
+def launch_words() -> Any:
+    """Declare the argument that names a launch; `launch_of` reads it."""
+    help = "Launch script, model_config.yaml of a functional test, or a launch command."
+    return option((), help, metavar="SCRIPT | -- COMMAND...", argument=True)
+
+
+def engine_option() -> Any:
+    """Declare the option ``--te``."""
+    help = (
+        "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
+        "The default is the newest release on the package index."
+    )
+    return option(None, help, metavar="SPEC")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How a checkout of Megatron-LM is run."""
@@ -65,12 +80,7 @@ class RunOptions:
         f"{CHECKOUT} Needed for Megatron-LM's own programs; the default of others is a release.",
         metavar="SPEC",
     )
-    te: str | None = option(
-        None,
-        "Transformer Engine to run: a wheel, a folder, git:PATH@REF or pip:NAME==VERSION. "
-        "The default is the newest release on the package index.",
-        metavar="SPEC",
-    )
+    te: str | None = engine_option()
     steps: int = option(5, "Number of training steps.", least=1)
     json_path: str = json_option()
     offline: bool = option(False, "Do not download anything.")
@@ -81,12 +91,7 @@ class RunOptions:
 class RehearseCommand(CacheOptions, RunOptions):
     """The options of ``ringproof rehearse``."""
 
-    words: tuple[str, ...] = option(
-        (),
-        "Launch script, model_config.yaml of a functional test, or a launch command.",
-        metavar="SCRIPT | -- COMMAND...",
-        argument=True,
-    )
+    words: tuple[str, ...] = launch_words()
     verl: str = option(
         "",
         "verl to run, for a launch of verl: a folder, git:PATH@REF or pip:verl==VERSION.  "
