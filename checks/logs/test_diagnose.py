@@ -469,6 +469,47 @@ def test_an_exception_that_python_ignores_is_no_cause(tmp_path: Path, before: st
     assert report.others == ()
 
 
+STDOUT = "Exception ignored in: <_io.TextIOWrapper name='<stdout>' mode='w' encoding='utf-8'>"
+TASK = "Task exception was never retrieved"
+MADE = "source_traceback: Object created at (most recent call last):"
+FUTURE = "future: <Task finished name='Task-1' coro=<f() done> exception=BrokenPipeError(32)>"
+BROKEN = "BrokenPipeError: [Errno 32] Broken pipe"
+DURING = ["", "During handling of the above exception, another exception occurred:", ""]
+OVER = {
+    "without a traceback": [STDOUT, BROKEN],
+    "of a task": [TASK, FUTURE, BROKEN],
+    "of a task with a traceback": [TASK, FUTURE, *traceback(OTHER)],
+    "of a task that asyncio debugs": [
+        TASK,
+        FUTURE,
+        MADE,
+        *traceback(OTHER)[1:-1],
+        *traceback(OTHER),
+    ],
+    "of a future that asyncio debugs": [TASK, FUTURE, MADE, *traceback(OTHER)[1:-1], BROKEN],
+    "while one is handled": [STDOUT, *traceback(UNKNOWN), *DURING, *traceback(OTHER), ""],
+    "whose own lines are lost": [STDOUT, "saving the checkpoint"],
+}
+
+
+@pytest.mark.parametrize("name", OVER)
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_what_follows_an_ignored_exception_is_not_ignored(
+    tmp_path: Path, name: str, prefix: str
+) -> None:
+    report = read(tmp_path, [prefix + line for line in (*OVER[name], *traceback(KNOWN))])
+    assert cause(report)[0] == "rerun-iterator"
+    assert (report.others, report.follow_ups) == ((), ())
+
+
+def test_an_ignored_exception_is_no_line_of_the_message_before(tmp_path: Path) -> None:
+    listed = Case("", "pydantic.ValidationError", "1 validation error for ChatReply")
+    report = read(tmp_path, [*traceback(listed), STDOUT, BROKEN])
+    assert report.cause is not None
+    assert report.cause.first.message == listed.message
+    assert (report.others, report.follow_ups) == ((), ())
+
+
 @pytest.mark.slow
 def test_damaged_logs_mislead_rarely(tmp_path: Path) -> None:
     pairs = [damaged(tmp_path, seed) for seed in range(400)]

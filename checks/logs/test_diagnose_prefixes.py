@@ -223,10 +223,14 @@ def test_the_worker_of_a_task_of_ray(tmp_path: Path) -> None:
     assert cause(read(tmp_path, lines)) == ("rerun-iterator", "WorkerDict 77")
 
 
+IGNORED = "Exception ignored in: <_io.TextIOWrapper name='<stdout>' mode='w' encoding='utf-8'>"
+BROKEN = "BrokenPipeError: [Errno 32] Broken pipe"
 UNREAD = {
     "frames alone": traceback(UNKNOWN)[1:-1],
     "frames of a fault": ['  File "/opt/own/a.py", line 4 in step [repeated 7x across cluster]'],
     "an exception that ends nothing": ["Exception ignored in: <function f>", *traceback(UNKNOWN)],
+    "a pipe that Python closes at the end": [IGNORED, BROKEN],
+    "a task without a traceback": ["Task exception was never retrieved", "future: <Task>", BROKEN],
     "exceptions without a traceback": ["RuntimeError: something of my own", "OwnError: 7"],
 }
 

@@ -125,6 +125,7 @@ _OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
 _IGNORED = re.compile(
     r"Exception ignored |Error in sys\.excepthook|\w+ exception was never retrieved"
 )
+_BETWEEN = (" ", "future: ", "source_traceback: ")  # what asyncio prints before the exception
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
 _NOT_UNPICKLED = re.compile(r"(\w+)\.__init__\(\) (?:missing|takes|got an unexpected)")
@@ -287,7 +288,8 @@ class LogReader(Scan):
         self._root: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
-        self._ignored: set[str] = set()
+        self._above: dict[str, int] = {}  # writers whose last line, by its number, is `_IGNORED`
+        self._passed_over: set[str] = set()  # writers whose last traceback was ignored
         self._prefixes = PrefixReader()
         self._stack = False  # whether the next line is the innermost frame of a stack
         self._alias: dict[str, str] = {}  # global ranks of local ranks and of actors
@@ -326,7 +328,10 @@ class LogReader(Scan):
             for said in (self._known if len(line.data) < LONG else self._said)(line.data):
                 self._take_setup(said.setup, line)
                 yield from self._errors(said, line)
-            self.follow = bool(self._open) or self._root_lines > 0 or self._stack
+            if self._above and line.number > min(self._above.values()) + MOST_LINES:
+                self._above.clear()
+            waiting = self._open or self._above or self._stack
+            self.follow = bool(waiting) or self._root_lines > 0
         for key in list(self._open):
             yield from self._close(key)
 
@@ -373,25 +378,26 @@ class LogReader(Scan):
     def _errors(self, said: _Said, line: Line) -> Sequence[RankError]:
         key, body = said.key, said.body
         found: Sequence[RankError] = ()
+        ignored = self._is_ignored(said, line)
         if _BEFORE_FRAMES in body:
             if key in self._open and self._open[key].open:
                 self._after.add(key)  # the message announces the traceback that it is about
             found = self._close(key)
             if said.opens:
-                self._open[key] = self._opened(said, line)
+                self._open[key] = self._opened(said, line, ignored)
             self._after.discard(key)
             return found
         if said.frame and said.frame[3] and key not in self._open:
-            self._adopt(said, line)
+            self._adopt(said, line, ignored)
         if key in self._open:
             found = self._continue(said, line)
             if key in self._open or body.startswith(" "):
                 return found
         if body.startswith("During handling of"):
             self._after.add(key)
-        if _IGNORED.search(body):
-            self._ignored.add(key)
         fields = said.alone
+        if ignored and said.raised and fields:
+            fields = {**fields, "error": LOOSE}
         if self._stack and (frame := _STACK_FRAME.match(body)):
             fields = {"error": "stack of a running process", "message": f"in {frame[1]}"}
             fields |= {"functions": (frame[1],), "place": frame[2]}
@@ -404,22 +410,32 @@ class LogReader(Scan):
                 self.needles = (*(one for one in NEEDLES if one != WEAK), *STRONG)
         return (*found, self._event(said, line, **fields)) if fields else found
 
-    def _opened(self, said: _Said, line: Line) -> _Open:
+    def _is_ignored(self, said: _Said, line: Line) -> bool:
+        """Whether the writer's line before says that Python ignores what this one begins."""
+        key, body = said.key, said.body
+        ignored = key in self._above
+        if body.strip() and not body.startswith(_BETWEEN):
+            self._above.pop(key, None)
+        chained = "above exception" in body and key in self._passed_over
+        if _IGNORED.search(body) or chained:
+            self._above[key] = line.number
+        return ignored
+
+    def _opened(self, said: _Said, line: Line, ignored: bool) -> _Open:
         """Return the traceback that a line begins."""
         one = _Open(self._event(said, line, after=said.key in self._after))
-        one.ignored = said.key in self._ignored
-        self._ignored.discard(said.key)
+        one.ignored = ignored
         if "traceback :" in said.body and "rank" in self._root:  # in the summary of torchrun
             one.event.who = f"rank {self._root['rank']}"
         return one
 
-    def _adopt(self, said: _Said, line: Line) -> None:
+    def _adopt(self, said: _Said, line: Line, ignored: bool) -> None:
         """Open the traceback of a frame whose first line has another prefix, or is missing."""
         fresh = [key for key, one in self._open.items() if not one.seen and not one.event.place]
         if fresh:
             self._open[said.key] = self._open.pop(fresh[-1])
         else:
-            self._open[said.key] = _Open(self._event(said, line), implied=True)
+            self._open[said.key] = _Open(self._event(said, line), implied=True, ignored=ignored)
 
     def _root_cause(self, body: str) -> dict[str, Any]:
         """Take a line of torchrun's summary; return the fields of its error once it is whole."""
@@ -486,7 +502,9 @@ class LogReader(Scan):
         event = one.event
         event.error = event.error or (UNREAD if one.implied else CUT)
         event.weak = event.error == UNREAD
+        self._passed_over.discard(key)
         if one.ignored:
+            self._passed_over.add(key)
             event.error = LOOSE
             return (event,)
         lost = _NOT_UNPICKLED.search(event.message)
@@ -510,7 +528,7 @@ def _goes_on(said: _Said, one: _Open) -> bool:
     """
     ends = ("During handling", "The above exception", "Traceback ", "[", "File ")
     own = bool(said.time) and not one.timed
-    if not said.body.strip() or own or said.body.startswith(ends):
+    if not said.body.strip() or own or said.body.startswith(ends) or _IGNORED.match(said.body):
         return False
     told = said.body[0].isspace() or one.open or _FURTHER.match(said.body)
     return bool(told) or _LISTS.search(one.event.error) is not None
