@@ -254,6 +254,15 @@ def test_heads_layers_and_length_fit_the_groups() -> None:
     assert wide["seq_length"] % (2 * 8) == 0 and wide["num_query_groups"] % 8 == 0
 
 
+def test_a_pattern_of_layers_is_shortened_with_their_number() -> None:
+    """Bridge refuses a number that is not the pattern's, so one that is not stays as it is."""
+    pattern = "MEMEM*EMEMEM*E"
+    for name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
+        model = small(2, pipeline_model_parallel_size=2, num_layers=14, **{name: pattern})
+        assert (model[name], model["num_layers"]) == ("ME*ME*", 6)
+        assert small(1, num_layers=13, **{name: pattern})["num_layers"] == 13
+
+
 PACKS = {"packed_sequence_specs": {"packed_sequence_size": 4096}}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ringproof.errors import InputError
 from ringproof.launch.small.draft import Change
 from ringproof.launch.small.layout import Layout
+from ringproof.launch.small.model import hybrid
 from ringproof.launch.small.shrink import FLASH, ROUNDING, TRITON, USER_BUFFERS
 from ringproof.launch.small.verl import (
     DATA,
@@ -90,7 +91,8 @@ def _shrink_model(draft: OverrideDraft, after: Layout) -> None:
     stages = after.pipeline * virtual
     old = draft.integer("model.num_layers")
     layers = stages * 2 if stages == 1 else stages
-    draft.put_known("model.num_layers", min(old, layers) if old % stages == 0 else old, MODEL)
+    if not _shrink_patterns(draft, after):
+        draft.put_known("model.num_layers", min(old, layers) if old % stages == 0 else old, MODEL)
     parts = after.tensor * after.context
     given = draft.integer("model.num_attention_heads")
     groups = draft.integer("model.num_query_groups", given)
@@ -110,6 +112,23 @@ def _shrink_model(draft: OverrideDraft, after: Layout) -> None:
         draft.put_given(f"model.{name}", None, STAGES)
     for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
         draft.put_given(f"model.{name}", False, STAGES)
+
+
+def _shrink_patterns(draft: OverrideDraft, after: Layout) -> bool:
+    """Put a short pattern of a hybrid model, and say whether it is one.
+
+    A number of layers that is not the pattern's is kept: Bridge refuses it in full, too.
+    """
+    for name in ("model.hybrid_layer_pattern", "model.hybrid_override_pattern"):
+        pattern = draft.get(name)
+        if isinstance(pattern, str):
+            short = hybrid(pattern, after.pipeline)
+            old, new = (len(one.partition("/")[0].replace("|", "")) for one in (pattern, short))
+            draft.put(name, short, MODEL)
+            if draft.get("model.num_layers") == old:
+                draft.put("model.num_layers", new, MODEL)
+            return True
+    return False
 
 
 def _shrink_experts(draft: OverrideDraft, after: Layout) -> None:
