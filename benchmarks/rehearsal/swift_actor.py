@@ -52,6 +52,7 @@ def parsed():
     parser = options_of("swift")
     parser.add_argument("--num-experts", type=int)
     parser.add_argument("--moe-aux-loss-coeff", type=float, default=0.0)
+    parser.add_argument("--multiple", type=int, default=1, help="divides each sample's length")
     return parser.parse_args()
 
 
@@ -119,14 +120,14 @@ def conversations(options, arguments):
     generator = torch.Generator().manual_seed(1)
     number = 0
     while True:
-        batch = [_sample(generator) for _ in range(2)]
+        batch = [_sample(generator, options.multiple) for _ in range(2)]
         if number % ranks == rank:
             yield template._data_collator(batch, padding_to=get_padding_to(arguments))
         number += 1
 
 
-def _sample(generator):
-    size = int(torch.randint(20, LENGTH // 2, (), generator=generator))
+def _sample(generator, multiple):
+    size = int(torch.randint(20, LENGTH // 2, (), generator=generator)) // multiple * multiple
     asked = int(torch.randint(4, 12, (), generator=generator))
     tokens = torch.randint(1, VOCABULARY, (size,), generator=generator).tolist()
     return {"input_ids": tokens, "labels": [-100] * asked + tokens[asked:], "length": size}
