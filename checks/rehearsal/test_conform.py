@@ -263,7 +263,7 @@ def test_releases_and_commits_are_added_to(engine: str | None) -> None:
     record = replace(RECORD, megatron="git:a@b#commit=1, pip:c==1#sha256=2, mbridge 0.15.1")
     records.check_lasting(record, engine)
     assert records.joined(record, record, "--append").megatron == record.megatron
-    with pytest.raises(InputError, match="the record has ringproof 0, and this run 1"):
+    with pytest.raises(InputError, match="the record has ringproof '0', and this run '1'"):
         records.joined(record, replace(record, ringproof="1"), "--append")
 
 
