@@ -31,6 +31,19 @@ def test_a_wheel_of_megatron_is_taken(wheel: str, tmp_path: Path) -> None:
     assert name.startswith("wheel:megatron_core-1")
 
 
+def test_folders_with_one_name_are_used_as_they_are(tmp_path: Path) -> None:
+    """What was unpacked of one is not taken for another, or for the same after a change."""
+    found = []
+    for parent in ("a", "b"):
+        module = tmp_path / parent / "Megatron-LM" / "megatron" / "core" / "__init__.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(parent)
+        root, name = open_megatron(f"dir:{module.parents[2]}", cache=tmp_path / "cache")
+        found.append((root / "megatron" / "core" / "__init__.py").read_text())
+        assert name == "dir:Megatron-LM"
+    assert found == ["a", "b"] and not (tmp_path / "cache").exists()
+
+
 def _archive(folder: Path, *names: str) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "megatron_core-1-py3-none-any.whl"

@@ -191,6 +191,7 @@ def _opened(
 ) -> tuple[Path, str]:
     """Return the folder of a product and where it is from; a folder is used as it is."""
     tree: UpstreamTree | None = None
+    spec = spec.removeprefix("dir:")  # is not unpacked: its name stays when its files change
     if not spec:
         raise InputError(option, f"the name is empty; {REMEDY}")
     if spec.endswith(".whl"):
