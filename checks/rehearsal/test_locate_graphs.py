@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,9 @@ from ringproof.rehearsal.locate.locating import AGREES, locate
 from ringproof.rehearsal.locate.reading import RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.trace import TraceRequest
 from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.trace.recorder import TraceRecorder
 
 CARD = Path(__file__).parents[2] / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
 FIRST = 3
@@ -103,6 +106,39 @@ def test_a_replay_is_held_against_what_its_caller_gives(monkeypatch: pytest.Monk
     device.watch.called(device.static)
     device.static["hidden_states"].copy_(rounded)
     assert "input hidden_states, where" in device.replay("", hidden_states=rounded)[0]
+
+
+class Layer(torch.nn.Module):
+    """A layer of which a graph is captured."""
+
+    config = SimpleNamespace(cuda_graph_impl="transformer_engine")
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the input."""
+        return hidden_states
+
+    def _te_cuda_graph_capture(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states
+
+    def _te_cuda_graph_replay(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states
+
+
+def test_a_replay_inside_of_a_backward_is_not_taken_for_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Device(monkeypatch)
+    graphs_of_engine = SimpleNamespace(is_graph_capturing=lambda: False)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.graph", graphs_of_engine)
+    model = torch.nn.Sequential(Layer())
+    request = TraceRequest((1,), rows=8)  # with rows, functions of autograd are left alone
+    recorder = TraceRecorder(request, tmp_path, 0, lambda: 1, str)
+    recorder.watch(model)
+    replayed: list[torch.Tensor] = []
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_hook(lambda one: replayed.append(model[0]._te_cuda_graph_replay(one)))
+    (2 * weight).sum().backward()
+    assert [one.tolist() for one in replayed] == [[2, 2]]
 
 
 class Graphed:

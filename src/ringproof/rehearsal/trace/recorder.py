@@ -191,10 +191,12 @@ class TraceRecorder:
         self, watch: ReplayWatch, chunk: int, name: str, module: Any, call: Any,
         *given: Any, **named: Any,
     ) -> Any:  # fmt: skip
+        outer = len(self._open)
         self._enter(chunk, name, module, given, named)
+        recorded = len(self._open) > outer
         if call.__name__ == CAPTURE:
             watch.called(_given(given, named))
-        elif self.step and call.__name__ == REPLAY:
+        elif recorded and call.__name__ == REPLAY:
             entry, ranks = self._open[-1], self._batches[-1].ranks
             note = functools.partial(setattr, entry, "misread")
             moment = f"step {entry.called[0]}, microbatch {entry.called[2]}"

@@ -171,7 +171,6 @@ class _Variants:
         small = self._runs.small(self._launch, draft, layout.world)
         expected = self._runs.run(small, "reference", folder / "reference")
         assert variant.outcome is not None
-        assert variant.outcome is not None
         judged = variant.compared(small, expected)
         told = metrics.differing(variant.outcome, expected) if judged.agreement.agrees else ()
         return dataclasses.replace(judged, metrics=tuple(told))
