@@ -132,7 +132,7 @@ IN_PODS = (
         (("--nodes", "2"), "only one node is started here"),
         (
             ("--trace", "t", "--feature", "graphs"),
-            "--trace: two steps before the capture of graphs",
+            "--trace: graphs are captured after the two steps that are traced; use",
         ),
         (("--kubernetes", "-"), "--image"),
         (("--kubernetes", "-", "--image", "i"), "NAME:PATH"),

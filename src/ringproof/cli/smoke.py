@@ -85,7 +85,7 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
         if self.trace and self.feature == "graphs":
-            sentence = "two steps before the capture of graphs are traced; use dynamic-cp"
+            sentence = "graphs are captured after the two steps that are traced; use dynamic-cp"
             raise InputError("--trace", sentence)
         if self.trace and not self.judge:
             check_new_folder(self.trace, field="--trace")
