@@ -232,7 +232,7 @@ def clean_row(pair: Pair, found: WrongPlace, seconds: float) -> dict[str, Any]:
         "compared": found.compared,
         "left_out": [f"{what} ({count})" for what, count in found.left_out],
         "seconds": round(seconds, 1),
-        "verdict": "agrees" if found.reason == AGREES else alarm,
+        "verdict": "agrees" if found.reason.startswith(AGREES) else alarm,
     }
 
 

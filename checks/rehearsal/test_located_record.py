@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from benchmarks.rehearsal.forks import forks, strangers
 from benchmarks.rehearsal.frameworks import split_changes
-from benchmarks.rehearsal.located import ALONE, PLANTED, SEEDS, expected, judged, summary
+from benchmarks.rehearsal.located import (
+    ALONE,
+    PLANTED,
+    SEEDS,
+    clean_row,
+    expected,
+    judged,
+    summary,
+)
 from benchmarks.tables import BENCHMARKS, read_record
 from checks.faults.kinds import KINDS
 from checks.faults.trials import FAULTS
 from ringproof.rehearsal.conform.cases import CASES
+from ringproof.rehearsal.locate.locating import AGREES, SHARDED
+from ringproof.rehearsal.locate.result import WrongPlace
 
 PARTLY = ("p2p-dp2-distopt", "p2p-moe-ep2", "a2a-moe-ep2", "p2p-moe-aux-loss")
 """Cases of which some tensors are not compared."""
@@ -102,6 +113,17 @@ def test_the_forks_of_strangers_are_in_the_record() -> None:
     assert summary(after) == {"exact": 4, "none": 1}
     assert [one for one in before if "not known" in one["headline"]]
     assert not [one for one in after if "not known" in one["headline"]]
+
+
+@pytest.mark.parametrize(("reason", "verdict"), [
+    (AGREES, "agrees"), (f"{AGREES}; not compared were {SHARDED}", "agrees"),
+    ("the run with traces did not end well", "not run"),
+])  # fmt: skip
+def test_a_training_in_which_some_gradients_are_not_compared_agrees(
+    reason: str, verdict: str
+) -> None:
+    pair = mock.Mock()
+    assert clean_row(pair, WrongPlace(None, reason), 1.0)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(
