@@ -46,6 +46,30 @@ def test_help_loads_no_command() -> None:
     assert set(loaded.split()) == {"ringproof", *(f"ringproof.{name}" for name in small)}
 
 
+COMPLETED = """
+import sys
+sys.argv = ["ringproof"]
+from ringproof.cli.main import main
+try: main()
+finally: print(*(m for m in sys.modules if m.startswith("ringproof.cli.") or m == "torch"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("s", "stack smoke skills"), ("rehearse --up", "--upstream"), ("skills sh", "show")],
+)
+def test_a_shell_completes_without_torch(typed: str, offered: str) -> None:
+    words = f"ringproof {typed}"
+    asked = {"_RINGPROOF_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    place = {"COMP_CWORD": str(len(words.split()) - 1)}
+    done = ran(sys.executable, "-c", COMPLETED, env={**os.environ, **asked, **place})
+    *shown, loaded = done.stdout.splitlines()
+    assert (done.returncode, " ".join(shown)) == (0, offered), done.stderr
+    assert "torch" not in loaded.split()
+    assert (" " not in typed) == ("ringproof.cli.options" not in loaded.split())
+
+
 @pytest.mark.parametrize(
     ("short", "long"), [("-h", "--help"), ("-V", "--version"), ("doctor -h", "doctor --help")]
 )

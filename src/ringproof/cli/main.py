@@ -15,7 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TextIO
 
 import typer
@@ -142,6 +142,13 @@ class _Commands(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{widest}}", said) for name, said in commands.items()])
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the name of a command without loading any; options as click does."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [SimpleNamespace(value=name, type="plain", help=said)
+                for name, said in _HELP.items() if name.startswith(incomplete)]  # fmt: skip
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; click would end silently on a broken pipe of any file."""
         try:
@@ -155,7 +162,6 @@ app = typer.Typer(
     cls=_Commands,
     help="Agent skills for context parallelism in LLM training, with a proof for each statement.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
