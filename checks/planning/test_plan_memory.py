@@ -169,6 +169,9 @@ def test_a_plan_says_of_each_recorded_budget_what_fit_measured() -> None:
     budgets = read_record("rehearsal/results/degrees.json")["budgets"]
     assert len(budgets) >= 3
     for budget, row in budgets.items():
+        fit = row["fit"]
+        assert fit["layout"]["pp"] == len(fit["ranks"]) == 1, "which the card says"
         memory, planned = planned_from_others(budgets, budget)
+        assert not memory.measured(memory.budget), "extrapolated, as the page says"
         assert abs(planned / row["peak"] - 1) < 0.003
         assert row["tokens"] <= int(budget) < memory.budget
