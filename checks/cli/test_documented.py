@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import typing
@@ -16,6 +17,10 @@ from checks.documented import PAGES, ROOT, documented
 from checks.running import run_here
 from ringproof.cli import main as command
 from ringproof.cli import options
+from ringproof.cli.plan_memory import OPTION
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import Launch, read_launch
+from ringproof.rehearsal.fit.vary import combinations, with_settings
 
 PLACEHOLDER = re.compile(r"<[\w-]+>|\.\.\.$|path/to|\b(?:PATH|DIR|NAME|SHA|SPEC|FILE|COMMIT)\b")
 """What a reader would have to replace before the command does anything."""
@@ -86,6 +91,39 @@ def test_every_documented_command_is_taken() -> None:
         if (said := refusal(words))
     ]
     assert wrong == []
+
+
+def launches(page: str) -> list[Launch]:
+    """What the commands of ``fit`` on a page measure, each choice for itself."""
+    found = []
+    for words in (words for at, words in shown() if at == page and words[0] == "fit"):
+        given = {name: [] for name in ("--set", "--vary")}
+        for name, value in itertools.pairwise(words):
+            given.get(name, []).append(value)
+        sets = dict(one.split("=", 1) for one in given["--set"])
+        launch = read_launch(ROOT / "examples" / words[1], sets)
+        found += [with_settings(launch, one) for one in combinations(given["--vary"])]
+    return found
+
+
+def domain(launch: Launch) -> tuple[int, int]:
+    """DP x CP ranks and CP, after what upstream checks of them."""
+    flags = Flags(launch.arguments)
+    cp = int(flags.one("--context-parallel-size") or 1)
+    assert launch.ranks % cp == 0, "ranks are not a multiple of CP"
+    assert int(flags.one("--global-batch-size") or 1) % (launch.ranks // cp) == 0
+    assert cp == 1 or flags.has("--bf16"), "no attention of Transformer Engine has CP in fp32"
+    return launch.ranks, cp
+
+
+def test_what_the_pages_measure_is_a_launch_that_upstream_takes() -> None:
+    degrees = [domain(launch) for launch in launches("docs/fit.md")]
+    assert degrees[0] == (2, 2) and {cp for _, cp in degrees[1:]} == {2, 4, 8}
+    (plan,) = (words for page, words in shown() if page == "docs/planner.md" and OPTION in words)
+    options = dict(itertools.pairwise(plan))
+    assert (ROOT / "examples" / options["--lengths"]).is_file()
+    assert {domain(one)[0] for one in launches("docs/planner.md")} == {int(options["--ranks"])}
+    assert "--tp" not in options and "--pp" not in options
 
 
 @pytest.mark.parametrize(
