@@ -125,9 +125,24 @@ def of_a_local_rank(rank: int, line: str) -> str:
     return json.dumps({"msg": line, "local_rank": rank, "host": "n1"})
 
 
+def of_mpi(rank: int, line: str) -> str:
+    return f"[1,{rank}]<stderr>:" + json.dumps({"message": line})
+
+
+def of_torch(rank: int, line: str) -> str:
+    return f"[rank{rank}]: " + json.dumps({"message": line})
+
+
+def first_of_a_list(rank: int, line: str) -> str:
+    return "[" + json.dumps({"message": line, "rank": rank}) + ","
+
+
 @pytest.mark.parametrize(
     ("record", "who"),
     [
+        (of_mpi, "rank 3"),
+        (of_torch, "rank 3"),
+        (first_of_a_list, "rank 3"),
         (docker, "rank 3"),
         (loki, "train-3"),
         (cloud, "rank 3"),
@@ -141,6 +156,8 @@ def test_a_traceback_in_json_records(tmp_path: Path, record: object, who: str) -
     assert callable(record)
     report = read(tmp_path, [record(3, line) for line in traceback(KNOWN)])
     assert cause(report) == ("rerun-iterator", who)
+    assert report.cause is not None
+    assert report.cause.first.text.lstrip()[:7] != "rank3]:"
 
 
 @pytest.mark.parametrize("name", ["utf-16", "utf-16-be"])

@@ -78,9 +78,10 @@ def _of_record(text: str) -> Iterator[LinePiece]:
         tokens["name"] = " ".join(dict.fromkeys(names))[:_LATEST_BRACE]
     clock = _CLOCK.search(" ".join(str(fields.get(name, "")) for name in _TIMES))
     time = f"{clock[1]}-{clock[2]} {clock[3].replace(',', '.')}" if clock else ""
+    before = "" if text[:brace].strip() == "[" else text[:brace]
     for part in said:
         for line in part.splitlines():
-            yield LinePiece(text[:brace].lstrip("[") + line, tokens, time)
+            yield LinePiece(before + line, tokens, time)
 
 
 def _fields(record: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
