@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+_INSTALLED = re.compile(r".*(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _REPOSITORIES = (
     ("megatron/bridge/", "Megatron-Bridge"),
     ("megatron/", "Megatron-LM"),
@@ -22,6 +25,15 @@ _REPOSITORIES = (
 )
 
 
+def inside(place: str) -> str:
+    """Return a place without the folder that packages are installed in, whose name says nothing.
+
+    >>> inside("/opt/conda/envs/torch/lib/python3.10/site-packages/requests/adapters.py:7")
+    'requests/adapters.py:7'
+    """
+    return _INSTALLED.sub("", place.replace("\\", "/"))
+
+
 def upstream_place(place: str) -> str:
     """Return the repository's name and the path inside it, or an empty text.
 
@@ -30,7 +42,7 @@ def upstream_place(place: str) -> str:
     >>> upstream_place("/home/me/train.py:3")
     ''
     """
-    path = "/" + place.rpartition(":")[0].replace("\\", "/").lstrip("/")
+    path = "/" + inside(place).rpartition(":")[0].lstrip("/")
     for package, repository in _REPOSITORIES:
         _, found, rest = path.rpartition(f"/{package}")
         if found:

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ruamel.yaml import YAML
 
+from ringproof.logs.diagnosis.places import inside
+
 KINDS = ("exception", "device", "usage", "nan", "hang", "follow-up", "silent")
 
 
@@ -41,7 +43,7 @@ class Symptom(BaseModel):
             and (self.says is None or self.says.search(message) is not None)
             and (not self.functions or not self.functions.isdisjoint(functions))
             and (self.code is None or not code or self.code.search(code) is not None)
-            and (self.place is None or not place or self.place.search(place) is not None)
+            and (self.place is None or self.place.search(place) is not None)
         )
 
 
@@ -63,9 +65,9 @@ class Index(tuple[Symptom, ...]):
                 ``exit code -9`` for what is not one.
             message: What it says; of several lines the first is tried before all of them.
             functions: Functions of the traceback; ``code`` is the last frame's source line,
-                ``place`` its file.
+                ``place`` its file, from which the folder of installed packages is taken away.
         """
-        usage = error == "usage"
+        usage, place = error == "usage", inside(place)
         found = []
         for one in self:
             if usage != (one.kind == "usage"):
