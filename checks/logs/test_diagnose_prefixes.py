@@ -269,6 +269,33 @@ def test_an_error_that_training_survived_is_not_unread(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["logs", "diagnose", str(tmp_path / "run.log")]).exit_code == 0
 
 
+DUMP = [
+    "Timeout (0:10:00)!",
+    "Thread 0x00007f12 (most recent call first):",
+    '  File "/opt/own/a.py", line 4 in step',
+    '  File "/opt/own/a.py", line 9 in <module>',
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize(
+    ("title", "then", "said"),
+    [
+        (2, 1, "nothing found"),
+        (2, 0, "unread: 2 lines look like errors"),
+        (0, 1, "unread: 2 lines look like errors"),
+    ],
+)
+def test_a_dump_of_stacks_is_no_error_where_training_goes_on(
+    tmp_path: Path, prefix: str, title: int, then: int, said: str
+) -> None:
+    dump = [prefix + line for line in DUMP[2 - title :]]
+    report = read(tmp_path, [*progress(1, 4), *dump, *progress(5, 4 + then)])
+    assert headline(report).startswith(said)
+    code = CliRunner().invoke(app, ["logs", "diagnose", str(tmp_path / "run.log")]).exit_code
+    assert code == (0 if said == "nothing found" else 1)
+
+
 def test_lines_of_a_message_under_a_stamped_prefix(tmp_path: Path) -> None:
     memory = general(
         "", "torch.distributed.DistBackendError", "NCCL error\nncclInternalError\nLast error:\n"

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from ringproof.logs.diagnosis.errors import (
     CUT,
+    DUMPED,
     LOOSE,
     NOTICED,
     TIMEOUT,
@@ -183,7 +184,7 @@ class ErrorTable:
         if event.error == NOTICED:
             self._noticed.setdefault(event.who, event)
             return
-        if event.error == LOOSE or (event.error == CUT and _LAUNCHER.search(event.place)):
+        if event.error in (LOOSE, DUMPED) or (event.error == CUT and _LAUNCHER.search(event.place)):
             self._leave(event)
             return
         # A flood of errors without a traceback differs in its numbers, which say nothing there.
@@ -259,7 +260,7 @@ class ErrorTable:
         # A traceback without its end says less than a timeout.
         vague = not strong and all(one.first.error == CUT for one in causes)
         ordered = [*(waits if vague else ()), *self._ordered(strong or causes)]
-        unread = [one for one in self._unread if not self._passed(one, _GOES_ON)]
+        unread = [one for one in self._unread if not self._passed(one, _margin(one))]
         if len(self._findings) == MOST_FINDINGS:
             self._notes.append(f"later kinds of errors than the first {MOST_FINDINGS} are left out")
         stuck = stuck_groups(self._dumps)
@@ -329,6 +330,11 @@ class ErrorTable:
             error = "idle levels"
         symptom = self._index.find(error, "") if error else None
         return [symptom] if symptom else []
+
+
+def _margin(unread: RankError) -> int:
+    """Return after how many iterations a line counts no more; a dump of stacks ends nothing."""
+    return 1 if unread.error == DUMPED else _GOES_ON
 
 
 def _is_general(one: SharedError) -> bool:

@@ -46,6 +46,7 @@ NEEDLES = (
     b"due to a collective timeout",
     b"what(): ",
     b'", line ',
+    b" (most recent call first):",
     b"egmentation fault",
     b"Bus error",
     b"NVRM: Xid",
@@ -95,6 +96,7 @@ TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 UNREAD = "frames without an exception"
 LOOSE = "a line that names an exception"
+DUMPED = "a frame of a dump of stacks"
 NOTICED = "a timeout without its collective"
 MOST_LINES = 600  # of a traceback with what stands between
 MOST_WEAK = 20_000  # lines of a file with an error and no traceback, each of which takes time
@@ -125,6 +127,7 @@ _OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
 _IGNORED = re.compile(
     r"Exception ignored |Error in sys\.excepthook|\w+ exception was never retrieved"
 )
+_DUMP = " (most recent call first):"
 _BETWEEN = (" ", "future: ", "source_traceback: ")  # what asyncio prints before the exception
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
@@ -289,6 +292,7 @@ class LogReader(Scan):
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
         self._above: dict[str, int] = {}  # writers whose last line, by its number, is `_IGNORED`
+        self._dumps: set[str] = set()  # writers whose last line is of a dump by faulthandler
         self._passed_over: set[str] = set()  # writers whose last traceback was ignored
         self._prefixes = PrefixReader()
         self._stack = False  # whether the next line is the innermost frame of a stack
@@ -379,6 +383,10 @@ class LogReader(Scan):
         key, body = said.key, said.body
         found: Sequence[RankError] = ()
         ignored = self._is_ignored(said, line)
+        if body.endswith(_DUMP):
+            self._dumps.add(key)
+        elif body.strip() and not said.frame:
+            self._dumps.discard(key)
         if _BEFORE_FRAMES in body:
             if key in self._open and self._open[key].open:
                 self._after.add(key)  # the message announces the traceback that it is about
@@ -398,6 +406,8 @@ class LogReader(Scan):
         fields = said.alone
         if ignored and said.raised and fields:
             fields = {**fields, "error": LOOSE}
+        if said.frame and key in self._dumps and fields:
+            fields = {**fields, "error": DUMPED}
         if self._stack and (frame := _STACK_FRAME.match(body)):
             fields = {"error": "stack of a running process", "message": f"in {frame[1]}"}
             fields |= {"functions": (frame[1],), "place": frame[2]}
