@@ -65,7 +65,10 @@ def applying(record: RunTrace) -> RunTrace:
             for number, (given, made) in enumerate((("query", "attended"), ("attended", "loss")))
         )  # fmt: skip
         calls = (*others, replace(attention, inputs=inputs), *applied)
-        ranks.append(RankRecord(replace(one.trace, calls=calls), one.data))
+        # Both have the same backward, so that it does not tell them apart.
+        made_by = one.trace.tensors[at["attended"]].made_by
+        tensors = tuple(replace(tensor, made_by=made_by) for tensor in one.trace.tensors)
+        ranks.append(RankRecord(replace(one.trace, calls=calls, tensors=tensors), one.data))
     return RunTrace(tuple(ranks))
 
 

@@ -150,7 +150,9 @@ class TraceRecorder:
         put([(torch.autograd.Function, "apply", classmethod(applied))])
 
     def _applied(self, kind: type, given: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        if not (self._open and self.step and torch.is_grad_enabled()) or _recomputes():
+        captures = self._replays is not None and self._replays.captures()
+        records = self._open and self.step and torch.is_grad_enabled() and not captures
+        if not records or _recomputes():
             return run()
         around = self._open[-1]
         place = around.called[:3]
