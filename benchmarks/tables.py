@@ -298,7 +298,7 @@ def located_table(record: Record) -> str:
 def _located_cells(row: Record) -> tuple[str, ...]:
     module = f" `{row['module']}`" if row["module"] else ""
     file = row["computed_at"].rpartition("/")[2]
-    right = row["verdict"] in ("exact", "control")
+    right = row["verdict"] in ("exact", "phase", "control")
     verdict = row["verdict"] if right else f"**{row['verdict']}**"
     name, _, release = row["name"].partition("@")
     version = row["megatron"].partition("#")[0].removeprefix("pip:").replace("==", " ")
@@ -311,6 +311,7 @@ def located_counts(record: Record) -> str:
     """How many planted defects are located."""
     meaning = {
         "exact": "the phase and the module in which it is planted",
+        "phase": "the phase of one that is in no module of its own",
         "near": "only one of the two",
         "other": "neither",
         "none": "nothing is named",

@@ -268,8 +268,9 @@ def expected(name: str) -> tuple[str, str]:
 
 
 def judged(row: Mapping[str, Any], module: str) -> str:
-    """Return ``exact``, ``near`` (phase or module alone), ``other``, ``none`` or ``control``.
+    """Return ``exact``, ``phase``, ``near`` (only one of two), ``other``, ``none`` or ``control``.
 
+    A defect that is in no module of its own (``.*``) is ``phase`` where its phase is named.
     Where no phase is planted, nothing is to be wrong, and ``control`` is an answer without one.
 
     Args:
@@ -278,6 +279,8 @@ def judged(row: Mapping[str, Any], module: str) -> str:
     if not row["phase"]:
         return "none" if row["planted"] else "control"
     right = bool(re.fullmatch(module, row["module"]))
+    if row["phase"] == row["planted"] and module == ".*":
+        return "phase"
     if row["phase"] == row["planted"]:
         return "exact" if right else "near"
     return "near" if right and module not in ("", ".*") else "other"
