@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.rehearsal.steps import launches
 from ringproof.cli.plan_memory import MeasuredMemory, memory_of
 from ringproof.cli.plan_options import PlanOptions
 from ringproof.files import write_atomically
@@ -369,7 +370,9 @@ def _framework_cells(entry: tuple[str, Record]) -> tuple[str, ...]:
 def steps_table(record: Record) -> str:
     """What a rehearsal says of the training steps of frameworks."""
     head = "framework", "training", "ranks", "verdict", "loss", "gradient norm", "seconds", "memory"
-    return _table(head, map(_step_cells, record["rows"].items()))
+    left = [name for name in launches() if name not in record["rows"]]
+    said = f"\nNot recorded: {'; '.join(left)}.\n" if left else ""
+    return _table(head, map(_step_cells, record["rows"].items())) + said
 
 
 def _step_cells(entry: tuple[str, Record]) -> tuple[str, ...]:

@@ -29,6 +29,12 @@ KEPT = (
 )  # fmt: skip
 
 
+def launches() -> dict[str, dict[str, Any]]:
+    """Return the launches of ``steps.toml`` by the names of their rows."""
+    table = read_table("benchmarks.rehearsal", "steps.toml")["launch"]
+    return {f"{one['of']}: {one['what']}": one for one in table}
+
+
 def row_of(launch: str, options: list[str]) -> dict[str, Any]:
     """Rehearse a launch and return its verdict, with the load of the machine before it."""
     load = round(os.getloadavg()[0], 1)
@@ -49,8 +55,8 @@ def main() -> None:
     record = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     rows: dict[str, Mapping[str, Any]] = record.get("rows", {})
     here = {name: environment()[name] for name in ("python", "torch", "cores")}
-    for entry in read_table("benchmarks.rehearsal", "steps.toml")["launch"]:
-        name, launch = f"{entry['of']}: {entry['what']}", entry["launch"]
+    for name, entry in launches().items():
+        launch = entry["launch"]
         for folder, path in folders.items():
             launch = launch.replace(f"{{{folder}}}", path)
         again = name in given.only
