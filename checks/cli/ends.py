@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import psutil
 
@@ -51,6 +52,7 @@ CACHE = "torchinductor_"
 CHECKPOINT = ("run.json", "random-0.tensors", "random-1.tensors", "tp0-pp0.tensors")
 """Its files, with two ranks that hold the same tensors."""
 RANK = "SIGKILL of a process that it started"
+ITSELF = "by itself"
 ROOT = Path(__file__).parents[2]
 ENTRY = "import sys; sys.argv[0] = 'ringproof'; from ringproof.cli.main import main; main()"
 
@@ -82,13 +84,19 @@ class Command:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its exit code, what it said, how long it took, and what is left of it."""
+    """How a run ended: its exit code, what it said, how long it took, and what is left of it.
+
+    Attributes:
+        slow: Whether it did not end in time.
+        early: Whether something ended it before its own end.
+    """
 
     code: int
     said: str
     seconds: float
     left: tuple[str, ...]
     slow: bool = False
+    early: bool = False
 
 
 def run(
@@ -127,7 +135,7 @@ def run(
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, preexec_fn=prepare, start_new_session=True,
     )  # fmt: skip
-    output, slow = _output_of(process, number, after, victim)
+    output, slow, early = _output_of(process, number, after, victim)
     seconds = time.monotonic() - started
     killed = number == signal.SIGKILL
     left = tuple(_left(scratch, process.pid, ORPHANED_SECONDS if killed else ENDED_SECONDS))
@@ -135,34 +143,40 @@ def run(
         one.kill()
     if slow:
         output, _ = process.communicate()
-    return Ended(process.returncode, output.decode(errors="replace"), seconds, left, slow)
+    said = output.decode(errors="replace")
+    return Ended(process.returncode, said, seconds, left, slow, early)
 
 
 def _output_of(
     process: subprocess.Popen[bytes], number: int, after: float, victim: random.Random | None
-) -> tuple[bytes, bool]:
-    """End a process as `run` says; return what it wrote, and whether it did not end in time."""
+) -> tuple[bytes, bool, bool]:
+    """End a process as `run` says; return what it wrote, and the last two fields of `Ended`."""
     try:
-        return process.communicate(timeout=after if number else WHOLE_SECONDS)[0], False
+        return process.communicate(timeout=after if number else WHOLE_SECONDS)[0], False, False
     except subprocess.TimeoutExpired:
         pass
     if victim is not None:
-        _kill_one(process, victim)
+        killed = _kill_one(process, victim)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=PATIENCE_SECONDS)[0], False
+            return process.communicate(timeout=PATIENCE_SECONDS)[0], False, killed
     process.send_signal(number or signal.SIGKILL)
     try:
-        return process.communicate(timeout=PATIENCE_SECONDS)[0], False
+        return process.communicate(timeout=PATIENCE_SECONDS)[0], False, True
     except subprocess.TimeoutExpired:
-        return b"", True
+        return b"", True, True
 
 
-def _kill_one(process: subprocess.Popen[bytes], dice: random.Random) -> None:
-    """Kill one of the processes below another one, if there are any."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    if below:
+def _kill_one(process: subprocess.Popen[bytes], dice: random.Random) -> bool:
+    """Kill one of the processes below another one as soon as there is one, and say if it was."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(psutil.NoSuchProcess):
-            dice.choice(sorted(below, key=lambda one: one.pid)).kill()
+            below = psutil.Process(process.pid).children(recursive=True)
+            if below:
+                dice.choice(sorted(below, key=lambda one: one.pid)).kill()
+                return True
+        time.sleep(0.05)
+    return False
 
 
 def left_processes(scratch: Path, session: int) -> list[psutil.Process]:
@@ -264,15 +278,20 @@ def complaints(ended: Ended, number: int, allowed: tuple[int, ...] = ()) -> Iter
         yield f"exit code {ended.code}: {ended.said[-200:]}"
 
 
-def trial(
+def trial(command: Command, **given: Any) -> list[str]:
+    """Run a command, end it as `run` says, and return what is wrong."""
+    return ended_early(command, **given)[1]
+
+
+def ended_early(
     command: Command,
     *,
     number: int = 0,
     after: float = 0,
     size: int = 0,
     victim: random.Random | None = None,
-) -> list[str]:
-    """Run a command, end it as said, and return what is wrong."""
+) -> tuple[bool, list[str]]:
+    """Run a command, end it as `run` says; return whether it was ended, and what is wrong."""
     with tempfile.TemporaryDirectory(prefix="ringproof-ends-") as top:
         folder = Path(top).resolve() / "here"
         prepare(folder, command)
@@ -283,10 +302,11 @@ def trial(
         killed = number == signal.SIGKILL
         allowed = (1,) if command.logs else ()
         if command.logs and ended.code == 2:  # what is refused at once would show nothing
-            return [f"{' '.join(command.words[:2])} was refused: {ended.said[-300:]}"]
+            return False, [f"{' '.join(command.words[:2])} was refused: {ended.said[-300:]}"]
         wrong = [*complaints(ended, number, allowed)]
         wrong += half_written(folder, command, before, killed=killed)
-        return [f"{' '.join(command.words[:2])}, {how}: {what}" for what in wrong]
+        said = [f"{' '.join(command.words[:2])}, {how}: {what}" for what in wrong]
+        return ended.early, said
 
 
 def measured(command: Command) -> tuple[float, int]:
@@ -350,13 +370,18 @@ ENDS = (*SIGNALS, RANK)
 
 
 def end(name: str, seed: int) -> tuple[str, list[str]]:
-    """End a command once, by what a seed draws; return by what, and what was wrong."""
+    """End a command once, by what a seed draws; return by what, and what was wrong.
+
+    A command that ended by itself before its moment came is counted as such.
+    """
     dice, command = random.Random(seed), COMMANDS[name]
     by = ENDS[seed % len(ENDS)]
     after = dice.uniform(STARTED_SECONDS, command.seconds)
     if isinstance(by, str):
-        return by, trial(command, number=signal.SIGTERM, after=after, victim=dice)
-    return by.name, trial(command, number=by, after=after)
+        early, wrong = ended_early(command, number=signal.SIGTERM, after=after, victim=dice)
+        return by if early else ITSELF, wrong
+    early, wrong = ended_early(command, number=by, after=after)
+    return by.name if early else ITSELF, wrong
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import math
 import multiprocessing
@@ -205,9 +206,18 @@ def fuzz(runs: int, seed: int, counts: Counter[str] | None = None) -> Iterator[s
 
 
 def run_on() -> dict[str, object]:
-    """Return the commit that is here, the tree of its code, and whether the code differs."""
-    commit, source = _git("rev-parse", "HEAD", "HEAD:src").split()
-    return {"commit": commit, "source": source, "dirty": bool(_git("status", "--porcelain", "src"))}
+    """Return the commit that is here, a digest of its code, and whether the code differs.
+
+    The code is that of ringproof and of the programs that try it.
+    """
+    parts = ("src", *(f"checks/cli/{name}.py" for name in ("ends", "fuzz", "fuzz_files")))
+    commit, *objects = _git("rev-parse", "HEAD", *(f"HEAD:{part}" for part in parts)).split()
+    source = hashlib.sha256(" ".join(objects).encode()).hexdigest()
+    return {
+        "commit": commit,
+        "source": source,
+        "dirty": bool(_git("status", "--porcelain", *parts)),
+    }
 
 
 def _git(*words: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from checks.cli import ends
-from checks.cli.ends import SIGNALS, Command, trial, trials
+from checks.cli.ends import ITSELF, SIGNALS, Command, trial, trials
 
 TRAIN = Command(
     ("train", "--dp", "2", "--steps", "8", "--global-batch", "4", "--max-length", "64",
@@ -77,3 +77,11 @@ def test_a_process_of_the_command_is_killed(
     monkeypatch.setattr(ends, "ENTRY", script(ended))
     wrong = trial(Command((), ()), number=signal.SIGTERM, after=0.7, victim=random.Random(0))
     assert any(said in found for found in wrong) if said else wrong == []
+
+
+def test_a_command_that_ends_by_itself_is_not_counted_as_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ends, "ENTRY", "")
+    monkeypatch.setattr(ends, "COMMANDS", {"short": Command((), (), seconds=60)})
+    assert [ends.end("short", seed)[0] for seed in (0, 4)] == [ITSELF, ITSELF]
