@@ -111,9 +111,24 @@ def of_two(name: str, value: Any) -> dict[str, Any]:
     return made
 
 
+def recomputed(*values: str) -> dict[str, Any]:
+    """A table whose measurements differ in the budget and in these values of another option."""
+    made = table(500, 2_000, gpu=H100)
+    for at, value in enumerate(values):
+        settings = {"--max-seqlen-per-dp-cp-rank": str(at), "--recompute-granularity": value}
+        made["choices"][at]["settings"] = settings
+    return made
+
+
+def test_measurements_may_differ_in_the_budget() -> None:
+    expected = memory_of(table(500, 2_000, gpu=H100), OPTIONS)
+    assert memory_of(recomputed("full", "full"), OPTIONS) == expected
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
+        (recomputed("", "full"), "the measurements differ in '--recompute-granularity'"),
         (table(500), "rank 4 was measured with one number of tokens only, and a line needs two"),
         (table(500, 2_000, tp=2), "TP, PP and DP x CP were 2, 1, 8 there; plan with the same"),
         (with_peaks(5_000, 5_000), "rank 4 does not need more memory for more tokens"),

@@ -13,6 +13,7 @@ from ringproof.errors import InputError, shown
 from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths
 
 OPTION = "--memory-from"
+BUDGET = "--max-seqlen-per-dp-cp-rank"
 MEASURE = "write it by: ringproof fit LAUNCH --vary max-seqlen-per-dp-cp-rank=N,M --json FILE"
 
 
@@ -91,13 +92,15 @@ def memory_of(data: Any, options: PlanOptions) -> MeasuredMemory:
     """Read what ``fit --vary`` says as JSON.
 
     Raises:
-        InputError: It is something else, of another layout or of several GPUs, says of no line
-            how memory grows with tokens, or is asked about what was not counted.
+        InputError: It is something else, of another layout, of several GPUs or settings, says of
+            no line how memory grows with tokens, or is asked about what was not counted.
     """
     _refuse_uncounted(options)
     ranks: dict[int, dict[int, dict[str, int]]] = {}
     try:
-        fits = [one["fit"] for one in data["choices"] if one["fit"]]
+        measured = [one for one in data["choices"] if one["fit"]]
+        mixed = _mixed([one.get("settings", {}) for one in measured])
+        fits = [one["fit"] for one in measured]
         for rank in (rank for fit in fits for rank in fit["ranks"]):
             sizes = {str(place): int(size) for place, size in rank["highest"].items()}
             ranks.setdefault(int(rank["rank"]), {})[int(rank["tokens"])] = sizes | {"": 0}
@@ -110,6 +113,9 @@ def memory_of(data: Any, options: PlanOptions) -> MeasuredMemory:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         problem = f"{shown(options.memory_from)} is not a table of measurements"
         raise InputError(OPTION, f"{problem}; {MEASURE}") from error
+    if mixed:
+        problem = f"the measurements differ in {shown(mixed)}, and the plan is for one of them"
+        raise InputError(OPTION, f"{problem}; vary {BUDGET} alone")
     if others or len(beside) != 1:
         raise InputError(OPTION, "the measurements are for several GPUs; measure for one --gpu")
     if given != [(options.tp, options.pp, options.ranks)]:
@@ -121,6 +127,12 @@ def memory_of(data: Any, options: PlanOptions) -> MeasuredMemory:
         if problem := _not_a_line(points):
             raise InputError(OPTION, f"rank {number} {problem}; {MEASURE}")
     return MeasuredMemory(name, size, beside.pop(), list(lines.values()))
+
+
+def _mixed(settings: Sequence[Mapping[str, Any]]) -> str:
+    """Return an option besides the budget that has several values in measurements; else empty."""
+    names = sorted({name for one in settings for name in one} - {BUDGET})
+    return next((n for n in names if len({str(one.get(n)) for one in settings}) > 1), "")
 
 
 def _refuse_uncounted(options: PlanOptions) -> None:
