@@ -408,6 +408,20 @@ def engine(_: None) -> dict[str, str]:
     return {**found, **copied(), "another allocator": capture()}
 
 
+def hooked(wrapped: bool) -> str:
+    """What the capture says of a layer with a hook, passed itself or as 6479 passes its layers."""
+    from megatron.core.transformer import cuda_graphs
+    from transformer_engine.pytorch import make_graphed_callables
+
+    layer: torch.nn.Module = torch.nn.Linear(4, 4)
+    layer.register_forward_hook(lambda *_: None)
+    if wrapped:
+        layer = cuda_graphs._DynamicCPCaptureCallable(layer, lambda _: None, None)
+    return said(
+        lambda: make_graphed_callables((layer,), ((torch.ones(2, 4, requires_grad=True),),))
+    )
+
+
 def copied() -> dict[str, str]:
     """What a replay of two rows makes of one row, and of three."""
     from transformer_engine.pytorch import make_graphed_callables

@@ -318,6 +318,13 @@ def test_memory_slots_are_refused(engine, change, message):
     assert message in engine[change]
 
 
+def test_hooks_of_a_layer_are_not_seen_by_6479(stage, graph_line):
+    """6479 wraps each layer in a module of its own, and only that one's hooks are looked at."""
+    for wrapped, message in ((False, "Modules must not have hooks registered"), (True, "")):
+        (said,) = stage.call(f"{WORLD}hooked", 1, wrapped, upstream=graph_line(BANKS[0]))
+        assert message in said if message else said == ""
+
+
 def test_a_released_engine_knows_no_memory_slots(stage, graph_line):
     (found,) = stage.call(f"{WORLD}engine", 1, upstream=graph_line("megatron-lm-dev"))
     assert "unexpected keyword argument '_graph_memory_slots'" in found["slots"]
