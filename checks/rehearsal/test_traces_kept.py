@@ -75,6 +75,16 @@ def test_traces_of_other_layouts_are_not_compared(traces: Path) -> None:
     assert code == 1 and "not located: the positions of the ranks are in no known layout" in text
 
 
+def test_a_second_rehearsal_does_not_write_over_a_kept_trace(traces: Path) -> None:
+    """It is refused before an upstream is opened."""
+    before = {path: path.stat().st_mtime_ns for path in traces.rglob("*")}
+    words = ["rehearse", "--upstream", "nowhere", "--keep-trace", str(traces), "--", "torchrun"]
+    done = CliRunner().invoke(app, words)
+    said = f"--keep-trace: '{traces}' is not empty; name a new folder"
+    assert isinstance(done.exception, InputError) and str(done.exception) == said
+    assert {path: path.stat().st_mtime_ns for path in traces.rglob("*")} == before
+
+
 def change(name: str, edit: Callable[[dict[str, Any]], None]) -> Change:
     def changed(folder: Path) -> None:
         data = json.loads((folder / name).read_text())

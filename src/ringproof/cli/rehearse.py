@@ -28,6 +28,7 @@ from ringproof.cli.options import (
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, printable, shown
 from ringproof.extras import how_to_install
+from ringproof.files import check_new_folder
 from ringproof.launch.overrides import VERL_MODULES
 from ringproof.options import option, seconds
 
@@ -121,11 +122,18 @@ class RehearseCommand(CacheOptions, RunOptions):
     dtype: str = option("float32", "Precision of the run.", choices=("float32", "bfloat16"))
     max_ranks: int = option(32, "Largest number of ranks to run.", least=1)
     out: Path | None = option(
-        None, "Folder for logs.  [default: build/rehearsal/NAME]", metavar="DIR"
+        None,
+        "Folder for logs; those of an earlier rehearsal are replaced.  "
+        "[default: build/rehearsal/NAME]",
+        metavar="DIR",
     )
     timeout: float = seconds(600, "Longest time of a run in seconds.")
     verbose: bool = option(False, "List what was shrunk, and what each change can hide.")
     skills: Path = folder_option(knowing_skills)
+
+    def __post_init__(self) -> None:
+        if self.keep_trace:
+            check_new_folder(self.keep_trace, field="--keep-trace")
 
 
 @command_of(RehearseCommand)
