@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -84,8 +86,11 @@ PLANTED: Mapping[str, tuple[str, str]] = MappingProxyType({
 """Phase and module (a regular expression) in which each defect is planted."""
 STEPS = 2
 """Steps of a launch without a defect."""
+CONTEXT = "--context-parallel-size"
 SEEDS = (1, 2, 3)
 """Seeds of weights and data of launches without a defect."""
+MOST_TRACED = 8
+"""Runs of references, disturbed or not, whose traces are kept for other pairs."""
 ITSELF = ("tied-pp", "mtp-cp2", "dynamic-mtp")
 """Trainings that are compared with themselves."""
 ALONE = (
@@ -166,12 +171,13 @@ def agreeing(dev: Upstream, folder: Path, seeds: Sequence[int]) -> Iterator[Pair
 
 
 class Locating:
-    """Runs pairs; a program without a defect runs once."""
+    """Runs pairs; a reference runs once for all pairs that have it, with and without traces."""
 
     def __init__(self, servers: Servers, folder: Path, seconds: float) -> None:
         self._servers, self._folder, self._seconds = servers, folder, seconds
         self._before: Outcome | None = None
         self._clean: dict[tuple[Upstream, tuple[str, ...], int], Outcome] = {}
+        self._traced: dict[tuple[object, ...], Outcome] = {}
 
     def run(self, program: Program, folder: Path) -> Outcome:
         """Run a program in a folder."""
@@ -214,8 +220,33 @@ class Locating:
         return row | ({"verdict": "differs"} if differs else {})
 
     def _locate(self, pair: Pair, step: int) -> WrongPlace:
+        def run(program: Program, folder: Path) -> Outcome:
+            own = replace(program, trace=None) == pair.program
+            return (self.run if own else self._shared)(program, folder)
+
         folder, before = self._folder / "trace", self._before
-        return locate(self.run, pair.program, pair.reference, step, folder, before=before)
+        return locate(run, pair.program, pair.reference, step, folder, before=before)
+
+    def _shared(self, program: Program, folder: Path) -> Outcome:
+        """Return the run of a reference, with its traces in a folder that may be removed."""
+        key = identity(program)
+        if key not in self._traced:
+            if len(self._traced) == MOST_TRACED:
+                shutil.rmtree(self._traced.pop(next(iter(self._traced))).folder)
+            self._traced[key] = self.run(program, Path(tempfile.mkdtemp(dir=self._folder)))
+        folder.mkdir(parents=True)
+        for path in self._traced[key].folder.glob("trace*.*"):
+            os.link(path, folder / path.name)
+        return self._traced[key]
+
+
+def identity(program: Program) -> tuple[object, ...]:
+    """Return what decides what a program computes; CP of size 1 is the same as no option."""
+    flags = Flags(program.arguments)
+    flags = flags.without(CONTEXT) if flags.one(CONTEXT) == "1" else flags
+    options = frozenset((name, flags.get(name)) for name in flags.names())
+    others = tuple(sorted(program.environment.items()))
+    return repr(replace(program, arguments=(), environment={})), options, others
 
 
 def clean_row(pair: Pair, found: WrongPlace, seconds: float) -> dict[str, Any]:

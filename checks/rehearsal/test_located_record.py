@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from benchmarks.rehearsal import located
 from benchmarks.rehearsal.forks import forks, strangers
 from benchmarks.rehearsal.frameworks import split_changes
 from benchmarks.rehearsal.located import (
     ALONE,
     PLANTED,
     SEEDS,
+    Locating,
+    Pair,
     clean_row,
     expected,
     judged,
@@ -23,8 +28,11 @@ from benchmarks.tables import BENCHMARKS, read_record
 from checks.faults.kinds import KINDS
 from checks.faults.trials import FAULTS
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.locate.locating import AGREES, SHARDED
+from ringproof.rehearsal.locate.locating import AGREES, SHARDED, Run
 from ringproof.rehearsal.locate.result import WrongPlace
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.trace import TraceRequest
+from ringproof.rehearsal.runs.outcome import Outcome
 
 PARTLY = ("p2p-dp2-distopt", "p2p-moe-ep2", "a2a-moe-ep2", "p2p-moe-aux-loss")
 """Cases of which some tensors are not compared."""
@@ -124,6 +132,46 @@ def test_a_training_in_which_some_gradients_are_not_compared_agrees(
 ) -> None:
     pair = mock.Mock()
     assert clean_row(pair, WrongPlace(None, reason), 1.0)["verdict"] == verdict
+
+
+def test_pairs_with_the_same_reference_share_its_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = Upstream(tmp_path, "dev", tmp_path, "2.20.2", None)
+    started, seen = list[tuple[str, ...]](), list[str]()
+
+    def run(self: Locating, program: Program, folder: Path) -> Outcome:
+        started.append(program.arguments)
+        (folder / "trace-0.bin").write_bytes(" ".join(program.arguments).encode())
+        return Outcome((), None, 0.0, 0, folder)
+
+    def locate(
+        start: Run, program: Program, other: Program, *_: object, **__: object
+    ) -> WrongPlace:
+        for one in (program, other):
+            folder = tmp_path / f"place-{len(seen)}"
+            if one is program:
+                folder.mkdir()
+            start(replace(one, trace=TraceRequest((1, 2))), folder)
+            seen.append((folder / "trace-0.bin").read_text())
+            shutil.rmtree(folder)
+        return WrongPlace(None, AGREES)
+
+    monkeypatch.setattr(Locating, "run", run)
+    monkeypatch.setattr(located, "locate", locate)
+    locating = Locating(mock.Mock(), tmp_path, 1.0)
+    runs = ("--a 1 --context-parallel-size 2", "--a 1 --b", "--a 2")
+    references = ("--a 1 --context-parallel-size 1", "--a 1", "--a 2 --context-parallel-size 2")
+    for words in zip(runs, references, strict=True):
+        pair = [Program(upstream, "gpt.py", tuple(one.split()), 1) for one in words]
+        assert locating.clean(Pair("one", "static", *pair))["verdict"] == "agrees"
+    assert [" ".join(one) for one in started] == [
+        *runs[:1],
+        references[0],
+        *runs[1:],
+        references[2],
+    ]
+    assert seen == [runs[0], references[0], runs[1], references[0], runs[2], references[2]]
 
 
 @pytest.mark.parametrize(
