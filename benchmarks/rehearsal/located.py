@@ -4,7 +4,7 @@ Each program is compared with the one that ``rehearse`` would take. Where that h
 upstream's own, or no context parallelism is in play, it is the same program without the planted
 defect. Launches without a defect, of which none may be named, are those of ``ringproof conform``.
 
-    python -m benchmarks.rehearsal.located planted|kinds|agreeing --dev SPEC --json FILE
+    python -m benchmarks.rehearsal.located planted|kinds|agreeing|cost --dev SPEC --json FILE
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ringproof.rehearsal.locate import saying
 from ringproof.rehearsal.locate.locating import AGREES, locate
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.trace import MOST_BYTES
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
@@ -88,7 +89,14 @@ STEPS = 2
 """Steps of a launch without a defect."""
 CONTEXT = "--context-parallel-size"
 SEEDS = (1, 2, 3)
-"""Seeds of weights and data of launches without a defect."""
+"""Seeds of the data of launches without a defect: weights are those of any rehearsal."""
+COSTLY = (
+    "lse-merge-skipped", "chunks-unsorted", "gather-rotated", "norm-of-one-stage",
+    "router-loss-local",
+)  # fmt: skip
+"""Defects, each with other degrees, of which the cost of locating is measured."""
+MOST_TIMES = 3
+"""Times of a plain rehearsal that one with a search may take."""
 MOST_TRACED = 8
 """Runs of references, disturbed or not, whose traces are kept for other pairs."""
 ITSELF = ("tied-pp", "mtp-cp2", "dynamic-mtp")
@@ -227,6 +235,35 @@ class Locating:
         folder, before = self._folder / "trace", self._before
         return locate(run, pair.program, pair.reference, step, folder, before=before)
 
+    def cost(self, pair: Pair) -> dict[str, Any]:
+        """Return what a search costs beside the run and its reference, each run by itself."""
+        self.run(pair.program, self._folder / "run")  # starts the server
+        written = 0
+
+        def run(program: Program, folder: Path) -> Outcome:
+            nonlocal written
+            outcome = self.run(program, folder)
+            written += sum(path.stat().st_size for path in folder.glob("trace*.*"))
+            return outcome
+
+        started = time.monotonic()
+        step = self.first(pair)
+        plain = time.monotonic() - started
+        place = self._folder / "trace"
+        found = locate(run, pair.program, pair.reference, step or 1, place, before=self._before)
+        whole = time.monotonic() - started
+        return {
+            "name": pair.name,
+            "training": pair.training,
+            "megatron": pair.program.upstream.megatron_name,
+            "ranks": pair.program.ranks,
+            "plain_seconds": round(plain, 1),
+            "located_seconds": round(whole, 1),
+            "trace_bytes": written,
+            "said": saying.sentence(found),
+            "verdict": within(plain, whole, written, left=place.exists()),
+        }
+
     def _shared(self, program: Program, folder: Path) -> Outcome:
         """Return the run of a reference, with its traces in a folder that may be removed."""
         key = identity(program)
@@ -238,6 +275,16 @@ class Locating:
         for path in self._traced[key].folder.glob("trace*.*"):
             os.link(path, folder / path.name)
         return self._traced[key]
+
+
+def within(plain: float, whole: float, written: int, *, left: bool) -> str:
+    """Return ``within`` where a search keeps its limits of time and disk, and ``over`` elsewhere.
+
+    Args:
+        left: Whether files are left.
+    """
+    good = whole <= MOST_TIMES * plain and written <= MOST_BYTES and not left
+    return "within" if good else "over"
 
 
 def identity(program: Program) -> tuple[object, ...]:
@@ -334,7 +381,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1_000_000, help="most rows of this call")
     parser.add_argument("--again", action="store_true", help="also those that are in the file")
     parser.add_argument("--timeout", type=float, default=180.0, help="longest time of a program")
-    parser.add_argument("what", choices=("planted", "kinds", "agreeing"))
+    parser.add_argument("what", choices=("planted", "kinds", "agreeing", "cost"))
     given = parser.parse_args()
     cache = default_cache()
     dev, release = (open_upstream(at, given.te, cache=cache) for at in (given.dev, given.release))
@@ -346,11 +393,18 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {row["name"]: row for row in record.get("rows", [])}
     with tempfile.TemporaryDirectory() as name, Servers(Path(name), path=ROOT) as servers:
         locating = Locating(servers, Path(name), given.timeout)
-        clean = given.what == "agreeing"
+
+        def cost(pair: Pair) -> dict[str, Any]:
+            alone = Locating(servers, Path(tempfile.mkdtemp(dir=name)), given.timeout)
+            return alone.cost(pair)
+
         pairs = list(
-            agreeing(dev, Path(name) / "cases", SEEDS) if clean
+            agreeing(dev, Path(name) / "cases", SEEDS) if given.what == "agreeing"
             else kinds(dev, engine) if given.what == "kinds" else planted(dev, release)
         )  # fmt: skip
+        if given.what == "cost":
+            pairs = [pair for pair in pairs if pair.name in COSTLY]
+        make = {"agreeing": locating.clean, "cost": cost}.get(given.what, locating.planted)
         made = 0
         for pair in pairs:
             wanted = pair.name in given.only if given.only else True
@@ -360,7 +414,7 @@ def main() -> None:
             if made == given.most:
                 break
             made += 1
-            row = rows[pair.name] = locating.clean(pair) if clean else locating.planted(pair)
+            row = rows[pair.name] = make(pair)
             sys.stderr.write(f"{row['verdict']:<8}{pair.name}: {row['said']}\n")
             listed = [rows[pair.name] for pair in pairs if pair.name in rows]
             content = {
