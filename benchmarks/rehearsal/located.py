@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.records import write_record
+from benchmarks.rehearsal import seeds
 from checks.faults import engine, programs
 from checks.faults.kinds import KINDS
 from checks.faults.trials import FAULTS, TOLERANCE
@@ -89,7 +90,11 @@ STEPS = 2
 """Steps of a launch without a defect."""
 CONTEXT = "--context-parallel-size"
 SEEDS = (1, 2, 3)
-"""Seeds of the data of launches without a defect: weights are those of any rehearsal."""
+"""Seeds of launches without a defect."""
+WEIGHTS = (None, seeds.second, seeds.third)
+"""What draws the weights of each seed; ``None`` for those of every rehearsal."""
+MEANS = ("48", "40", "56")
+"""Mean length of the sequences of each seed, where upstream's seed does not decide the data."""
 COSTLY = (
     "lse-merge-skipped", "chunks-unsorted", "gather-rotated", "norm-of-one-stage",
     "router-loss-local",
@@ -166,16 +171,25 @@ def kinds(dev: Upstream, engine: Callable[[str], Upstream]) -> Iterator[Pair]:
         yield Pair(kind.name, kind.training, made, other, kind.breaks, kind.reported)
 
 
-def agreeing(dev: Upstream, folder: Path, seeds: Sequence[int]) -> Iterator[Pair]:
+def agreeing(dev: Upstream, folder: Path, numbers: Sequence[int]) -> Iterator[Pair]:
     """Yield the cases of ``ringproof conform``, in which no defect is planted, for each seed."""
     folder.mkdir(exist_ok=True)
     conversations.write(folder / "conversations.jsonl")
-    for seed, case in itertools.product(seeds, CASES):
+    for seed, case in itertools.product(numbers, CASES):
         script = script_of(dev, case.script)
         if script is not None:
-            made = training(dev, case, script, STEPS, folder)
-            made = replace(made, arguments=(*made.arguments, "--seed", str(seed)))
+            made = seeded(training(dev, case, script, STEPS, folder), seed)
             yield Pair(f"{case.id}, seed {seed}", case.group, made, without_context(made))
+
+
+def seeded(program: Program, seed: int) -> Program:
+    """Return a program with the weights, the order of samples and the lengths of a seed."""
+    draw, mean = WEIGHTS[seed - 1], f'"mean_seq_len":{MEANS[seed - 1]}'
+    words = (word.replace('"mean_seq_len":48', mean) for word in program.arguments)
+    faults = (f"{draw.__module__}:{draw.__name__}",) if draw else ()
+    return replace(
+        program, arguments=(*words, "--seed", str(seed)), faults=(*program.faults, *faults)
+    )
 
 
 class Locating:

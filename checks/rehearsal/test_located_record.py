@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,14 @@ from benchmarks.rehearsal.located import (
     clean_row,
     expected,
     judged,
+    seeded,
     summary,
 )
 from benchmarks.tables import BENCHMARKS, read_record
 from checks.faults.kinds import KINDS
 from checks.faults.trials import FAULTS
 from ringproof.rehearsal.conform.cases import CASES
+from ringproof.rehearsal.conform.matrix import training
 from ringproof.rehearsal.locate.locating import AGREES, SHARDED, Run
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
@@ -172,6 +175,28 @@ def test_pairs_with_the_same_reference_share_its_traces(
         references[2],
     ]
     assert seen == [runs[0], references[0], runs[1], references[0], runs[2], references[2]]
+
+
+def test_each_seed_is_another_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has the weights and lengths of the case as ``conform`` runs it."""
+    torch = pytest.importorskip("torch")
+    weights = pytest.importorskip("ringproof.rehearsal.rank.weights")
+    upstream = Upstream(tmp_path, "dev", tmp_path, "2.20.2", None)
+    case = next(case for case in CASES if case.data == "varlen")
+    part = mock.Mock(key="weight", global_shape=(4,), global_offset=(0,), data=torch.zeros(4))
+    lengths, drawn = set[str](), set[tuple[float, ...]]()
+    for number in SEEDS:
+        made = seeded(training(upstream, case, "gpt.py", 2, tmp_path), number)
+        lengths |= {word for word in made.arguments if "mean_seq_len" in word}
+        with monkeypatch.context() as patch:
+            patch.setattr(weights, "_local", weights._local)
+            for fault in made.faults:
+                module, _, name = fault.partition(":")
+                getattr(importlib.import_module(module), name)()
+            drawn.add(tuple(weights._local(part).tolist()))
+        assert made.arguments[-2:] == ("--seed", str(number))
+    assert len(lengths) == len(drawn) == len(SEEDS)
+    assert tuple(weights._local(part).tolist()) in drawn
 
 
 @pytest.mark.parametrize(
