@@ -76,12 +76,13 @@ def test_zizmor_finds_nothing(tmp_path: Path) -> None:
     assert "unpinned-uses" in zizmor(wrong).stdout
 
 
-def test_what_builds_a_release_is_pinned_by_hash() -> None:
-    text = (ROOT / ".ci" / "release.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["release", "sbom"])
+def test_what_builds_a_release_is_pinned_by_hash(name: str) -> None:
+    text = (ROOT / ".ci" / f"{name}.txt").read_text(encoding="utf-8")
     names = set(REQUIREMENT.findall(text))
     lines = [line for line in text.splitlines() if line and line[0].isalpha()]
     assert len(names) == len(lines), "every requirement has a hash"
-    wanted = (ROOT / ".ci" / "release.in").read_text(encoding="utf-8").splitlines()
+    wanted = (ROOT / ".ci" / f"{name}.in").read_text(encoding="utf-8").splitlines()
     assert {line for line in wanted if line[0].isalpha()} <= names
     # Where a requirement of a requirement is missing, pip refuses the whole file.
 
@@ -95,7 +96,23 @@ def test_the_release_workflow_has_few_rights() -> None:
     assert all("run" not in step for step in publish["steps"]), "nothing of ours runs with rights"
     text = "\n".join(step.get("run", "") for step in build["steps"])
     assert "--require-hashes" in text and "twine check --strict" in text
+    sbom = "\n".join(step.get("run", "") for step in workflow["jobs"]["sbom"]["steps"])
+    assert "permissions" not in workflow["jobs"]["sbom"] and "--require-hashes" in sbom
+    assert "bash .ci/sbom dist/*.whl sbom/" in sbom
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+
+
+def test_only_what_main_has_is_deployed_by_a_job_of_its_own() -> None:
+    workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "docs.yml")
+    site, deploy = workflow["jobs"]["site"], workflow["jobs"]["deploy"]
+    assert workflow["permissions"] == {"contents": "read"} and "permissions" not in site
+    assert deploy["permissions"] == {"pages": "write", "id-token": "write"}
+    assert workflow["on"]["push"] == {"branches": ["main"]} and deploy["needs"] == "site"
+    pushed = "github.event_name == 'push'"
+    built = [step for step in site["steps"] if step.get("if") == pushed]
+    assert deploy["if"] == pushed and len(built) == 2
+    assert "SITE_URL=" in built[0]["run"] and "upload-pages-artifact@" in built[1]["uses"]
+    assert all("run" not in step for step in deploy["steps"]), "nothing of ours runs with rights"
 
 
 def test_documents_for_github_obey_its_schemas(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ RELEASES = (
     (".claude-plugin/plugin.json", re.compile(r'"version": "(.+)"')),
     ("docs/index.md", re.compile(r"^Version ([\d.]+\d),", re.MULTILINE)),
     (".pre-commit-hooks.yaml", re.compile(r"rev: v(.+)$", re.MULTILINE)),
+    ("docs/lint.md", re.compile(r"rev: v([\d.]+\d)")),
     *(
         (path.relative_to(ROOT).as_posix(), re.compile(r'^  version: "(.+)"$', re.MULTILINE))
         for path in sorted(ROOT.glob("skills/*/SKILL.md"))
