@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -99,3 +102,24 @@ def test_a_script_that_asks_for_arguments_gets_them(tmp_path):
     assert "exits in line 1; set what it asks for with --set" in str(result.exception)
     result = run(app, ["doctor", str(path), "--line", "main", "--set", "1=8"])
     assert "verl" in result.output and "exits" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "torchrun --nproc-per-node 2 pretrain_gpt.py --context-parallel-size 2\n"),
+        ("x.yaml", "MODEL_ARGS:\n  --context-parallel-size: 2\n"),
+    ],
+)
+def test_what_comes_through_a_pipe_is_read_once(tmp_path, name, text):
+    """``doctor <(COMMAND)``: a pipe that is read again is empty, and a named one waits for ever."""
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    path = Path(f"/dev/fd/{reader}")
+    if name:
+        path = tmp_path / name
+        path.symlink_to(f"/dev/fd/{reader}")
+    found = read_settings((str(path),), {})
+    os.close(reader)
+    assert found.number("context_parallel_size", 1) == 2

@@ -29,7 +29,8 @@ from ringproof.launch.reading import (
     Launch,
     find,
     read_command,
-    read_launch,
+    read_script,
+    read_test_case,
     read_text,
 )
 from ringproof.launch.shell.budget import ReadingBudget
@@ -285,7 +286,7 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     if len(logged) >= LOGGED_ENOUGH:
         return _of_log(logged, path.name)
     other = of_script(text, path, sets)
-    return other or _with_yaml(of_launch(read_launch(path, sets)), path.parent)
+    return other or _with_yaml(of_launch(read_script(path, sets, script=text)), path.parent)
 
 
 def _with_yaml(settings: Settings, folder: Path) -> Settings:
@@ -318,7 +319,7 @@ def _with_yaml(settings: Settings, folder: Path) -> Settings:
 
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
-        return _with_ranks(of_launch(read_launch(path, sets)), sets)
+        return _with_ranks(of_launch(read_test_case(path, sets, text=text)), sets)
     fields, missing = _inherited(path, text, _Parents(ReadingBudget(str(path))))
     settings = of_fields(fields, path.name)
     notes = tuple(f"{name}, from which it inherits, was not read" for name in missing)

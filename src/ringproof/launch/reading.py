@@ -165,11 +165,13 @@ def read_command(
     return _launch(found, given, "the command", ())
 
 
-def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
+def read_test_case(
+    path: Path, sets: Mapping[str, str] = MappingProxyType({}), *, text: str | None = None
+) -> Launch:
     """Read the launch of one of upstream's functional tests.
 
     The script follows from the folder of the test, and the number of ranks from its name where it
-    names one (``dp8``), otherwise it is 8.
+    names one (``dp8``), otherwise it is 8. ``text`` is read in place of what the file holds.
 
     Raises:
         InputError: The file is not such a test, or does not train.
@@ -177,7 +179,7 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     try:
         reader = YAML(typ="safe", pure=True)
         reader.allow_duplicate_keys = True
-        text = read_text(path)
+        text = read_text(path) if text is None else text
         yaml_size(text)
         data = _strings(reader.compose(text))
     except InputError:
