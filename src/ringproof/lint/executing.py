@@ -33,11 +33,16 @@ _PIPE = (
     rf"(?<!\|)\|(?!\|)&?\s*(?:\\\n\s*)?{_PREFIX}(?:{_SHELL}|{_INTERPRETER}"
     rf"|xargs\s+(?:-\S+\s+)*{_SHELLS}\s+-c\s+[\"']?[@{{%])"
 )
-_FETCH = r"(?:curl|wget|aria2c|lynx|iwr|irm|invoke-webrequest|invoke-restmethod)"
+_FETCH = (
+    r"(?:curl|wget|aria2c|lynx|iwr|irm|invoke-webrequest|invoke-restmethod"
+    r"|(?:fetch|axel|\$\w+|\$\{\w+\})(?=\s[^\n|]{0,200}https?://))"
+)
 _PYTHON = r"(?:__import__\([^)\n]{0,40}\)\.|\w+\.)*"
 _RUN = rf"(?:(?:eval|source|\.|{_SHELLS}(?:\s+-\w+)*|{_PROGRAMS}(?:\s+-[ce])?)\s+(?:<<<\s*)?[\"']?)"
 _REMOTE = re.compile(
-    rf"(?<![\w./-]){_FETCH}\s{_REST}{_PIPE}"
+    rf"(?<![\w./-]){_FOLDERS}{_FETCH}\s{_REST}{_PIPE}"
+    rf"|(?<![\w-]){_SHELLS}\s+-i\s[^\n]{{0,40}}/dev/(?:tcp|udp)/"
+    r"|(?<![\w-])(?:nc|ncat|netcat)\s[^\n|;&]{0,80}(?<=\s)-[ec]\s"
     rf"|(?<![\w-]){_RUN}(?:\$\(|`|<\()\s*{_FETCH}\s"
     rf"|\b(?:exec|eval)\s*\(\s*{_PYTHON}(?:requests\.get|httpx\.get|urlopen|urllib\.request)\b"
     rf"|[\"']{_SHELLS}[\"'],\s*[\"']-c[\"'],\s*(?:requests|httpx|urllib)\."
