@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from checks.cards.hostile import BOMB
 from checks.running import one_line
 from ringproof.cards.document import MAX_DEPTH, read_document
+from ringproof.cards.loading import load_card, load_lines
 from ringproof.errors import InputError
+
+ROOT = Path(__file__).parents[2]
 
 
 def _write(tmp_path: Path, text: str | bytes) -> Path:
@@ -93,6 +96,17 @@ def test_depth_just_below_the_limit_is_read(tmp_path: Path) -> None:
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     read_document(_write(tmp_path, deep))
     _refusal(_write(tmp_path, f"[{deep}]"))
+
+
+def test_the_lines_of_a_card_are_read_without_what_is_behind(tmp_path: Path) -> None:
+    path = ROOT / "cards/hierarchical-context-parallel/card.yaml"
+    head, key, _ = path.read_text(encoding="utf-8").partition("\nfeature_meaning:")
+    expected = load_card(path)
+    found = load_lines(_write(tmp_path, f"{head}{key} ["))  # which cannot be read
+    assert (found.lines, found.upstreams) == (expected.lines, expected.upstreams)
+    assert key and len(found.lines) > 5
+    with one_line("upstreams: the key is missing; add it"):
+        load_lines(_write(tmp_path, "lines: []\ntitle: a\n"))
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])

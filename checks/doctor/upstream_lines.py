@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from checks.skills.shared import REPOSITORY
-from ringproof.cards.card import Card
-from ringproof.doctor.lines import Stack, load_cards, stack_named
+from ringproof.cards import Card, find_cards, load_card
+from ringproof.doctor.lines import Stack, stack_named
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.stack.products import BRIDGE, ENGINE
@@ -34,7 +34,7 @@ TRAINED = ("dev", "main", "r0.19", "release")
 @functools.cache
 def cards() -> Mapping[str, Card]:
     """Return the cards of the skills."""
-    return load_cards(REPOSITORY / "skills")
+    return {name: load_card(path) for name, path in find_cards(REPOSITORY / "skills").items()}
 
 
 def stack_at(key: str) -> Stack:

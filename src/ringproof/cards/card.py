@@ -408,7 +408,16 @@ class VersionRow(CardModel):
     """Ids of the anchors whose names may appear in its cells."""
 
 
-class Card(CardModel):
+class CardLines(CardModel):
+    """The code that a card is about; the part of ``card.yaml`` that says which upstream this is."""
+
+    upstreams: Mapping[Identifier, Upstream]
+    """The code that anchors point into, by a name of your choice."""
+    lines: tuple[UpstreamLine, ...] = ()
+    """Lines of upstream that behave differently for the feature."""
+
+
+class Card(CardLines):
     """One ``card.yaml``."""
 
     title: Line
@@ -419,10 +428,6 @@ class Card(CardModel):
     """The day on which the statements were last looked at: YYYY-MM-DD."""
     newest_commit: Day | None = None
     """The day of the newest commit among the upstreams: YYYY-MM-DD."""
-    upstreams: Mapping[Identifier, Upstream]
-    """The code that anchors point into, by a name of your choice."""
-    lines: tuple[UpstreamLine, ...] = ()
-    """Lines of upstream that behave differently for the feature."""
     validation_status: Mapping[Line, tuple[Identifier, ...]] = Field(default_factory=dict)
     """Topic -> ids of the statements that decide it. The label that NVIDIA's cards have is derived
     from the verdicts."""

@@ -8,7 +8,7 @@ limits of bytes and depth. Scalars follow the YAML 1.2 core schema; dates stay t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -93,18 +93,24 @@ class YamlProblem(ValueError):
 
 @no_collection()
 def parse_yaml(
-    text: str, *, max_depth: int = MAX_DEPTH, refuse_control: bool = True
+    text: str,
+    *,
+    max_depth: int = MAX_DEPTH,
+    refuse_control: bool = True,
+    until: Collection[str] = (),
 ) -> tuple[object, dict[Location, int]]:
     """Return the data of one YAML document, and the line of every value.
 
     Args:
         refuse_control: Whether to refuse control characters in text.
+        until: Keys of the document after which the rest is not read.
 
     Raises:
         YamlProblem: The text is not YAML, or uses something that this reader refuses.
     """
     try:
-        builder = _Builder(iter(YAML(typ="safe", pure=True).parse(text)), max_depth, refuse_control)
+        events = iter(YAML(typ="safe", pure=True).parse(text))
+        builder = _Builder(events, max_depth, refuse_control, frozenset(until))
         return builder.document(), builder.lines
     except YAMLError as error:
         line, problem = syntax_error(error)
@@ -120,8 +126,8 @@ def syntax_error(error: Exception) -> tuple[int, str]:
     return 1 if mark is None else mark.line + 1, str(error.problem or error.context)
 
 
-def read_document(path: Path) -> YamlDocument:
-    """Parse one YAML file within the limits.
+def read_document(path: Path, until: Collection[str] = ()) -> YamlDocument:
+    """Parse one YAML file within the limits, ``until`` as in `parse_yaml`.
 
     Raises:
         InputError: The file is missing, not a regular file, too large, not UTF-8, not YAML, or
@@ -132,7 +138,7 @@ def read_document(path: Path) -> YamlDocument:
         raise InputError(str(path), f"{problem}; name an existing card.yaml")
     raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
     try:
-        data, lines = parse_yaml(decoded(path, raw))
+        data, lines = parse_yaml(decoded(path, raw), until=until)
     except YamlProblem as error:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise InputError(place, f"{error.problem}; {error.remedy}") from error
@@ -159,6 +165,7 @@ class _Builder:
     events: Iterator[Event]
     max_depth: int
     refuse_control: bool
+    until: frozenset[str]
     lines: dict[Location, int] = field(default_factory=dict)
 
     def document(self) -> object:
@@ -175,6 +182,8 @@ class _Builder:
                     )
             elif isinstance(event, NodeEvent):
                 data = self._value(event, ())
+                if self.until:
+                    break
         if documents == 0:
             raise YamlProblem(None, "the file is empty", "write the card into it")
         return data
@@ -208,6 +217,8 @@ class _Builder:
             result[key] = self._value(next(self.events), inner)
             # A wrong value has the line of its key, and a missing key that of its mapping.
             self.lines[inner] = event.start_mark.line + 1
+            if not location and self.until and self.until <= result.keys():
+                break
         return result
 
     def _sequence(self, location: Location) -> list[object]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ringproof.cards.card import Card, CardModel
+from ringproof.cards.card import Card, CardLines, CardModel
 from ringproof.cards.document import MAX_BYTES, Location, YamlDocument, read_document
 from ringproof.cards.statements import CardProblem, cross_check
 from ringproof.errors import InputError, shown
 from ringproof.files import read_bounded
 
+_Model = TypeVar("_Model", bound=CardModel)
 CARD_FILE = "card.yaml"
 CARDS_FOLDER = "cards"
 """Beside the folder of the skills. An installed skill is small without its card and lock."""
@@ -74,20 +76,43 @@ def locate_card(path: Path) -> LocatedCard:
         InputError: As `load_card`.
     """
     document = read_document(path)
+    return LocatedCard(_validated(Card, document, cross_check), document)
+
+
+def load_lines(path: Path) -> CardLines:
+    """Read the upstreams and lines of one card, which stand first; what is behind is not looked at.
+
+    Raises:
+        InputError: As `load_card`.
+    """
+    wanted = CardLines.model_fields
+    document = read_document(path, until=wanted)
+    if isinstance(document.data, dict):
+        found = {key: value for key, value in document.data.items() if key in wanted}
+        document = replace(document, data=found)
+    return _validated(CardLines, document)
+
+
+def _validated(
+    kind: type[_Model],
+    document: YamlDocument,
+    check: Callable[[_Model], Iterable[CardProblem]] = lambda _: (),
+) -> _Model:
+    """Return a document as a model, or raise an error with the first problem, and count others."""
     if not isinstance(document.data, dict):
-        raise InputError(f"{path}:1", "this is not a mapping; write `key: value` lines")
+        raise InputError(f"{document.path}:1", "this is not a mapping; write `key: value` lines")
     try:
-        card = Card.model_validate(document.data)
-        problems = list(cross_check(card))
+        card = kind.model_validate(document.data)
+        problems = list(check(card))
+        if not problems:
+            return card
     except ValidationError as error:
         problems = [_problem(detail, document) for detail in error.errors(include_url=False)]
-    if problems:
-        first, more = problems[0], f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.location)
-        shown = " ".join(field.split()).lstrip(".")[:200]
-        where = f"{path}:{document.line(first.location)}" + (f": {shown}" if shown else "")
-        raise InputError(where, first.sentence + more)
-    return LocatedCard(card, document)
+    first, more = problems[0], f" (and {len(problems) - 1} more)" if problems[1:] else ""
+    field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.location)
+    shown = " ".join(field.split()).lstrip(".")[:200]
+    where = f"{document.path}:{document.line(first.location)}" + (f": {shown}" if shown else "")
+    raise InputError(where, first.sentence + more)
 
 
 def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:

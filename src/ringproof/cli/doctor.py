@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from ringproof.budget import Machine
-from ringproof.cards.card import Card
+from ringproof.cards.card import CardLines
 from ringproof.cli.console import HarmlessConsole
 from ringproof.cli.options import (
     SourceOptions,
@@ -362,7 +362,7 @@ def _rehearsed(examination: Examination, options: DoctorCommand) -> rehearsed.Re
     return rehearsed.judge(examination, result.main)
 
 
-def _stacks(cards: Mapping[str, Card], options: DoctorCommand) -> dict[str, Stack]:
+def _stacks(cards: Mapping[str, CardLines], options: DoctorCommand) -> dict[str, Stack]:
     if name := options.line or options.to:
         found = stack_named(name, cards, "--line" if options.line else "--to")
         return {name: with_stored_options(found)}

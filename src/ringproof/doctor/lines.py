@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.anchors.resolve import AnchorResolver
-from ringproof.cards import find_cards, load_card
-from ringproof.cards.card import Card, UpstreamLine
-from ringproof.cards.loading import find_card
+from ringproof.cards.card import CardLines, UpstreamLine
+from ringproof.cards.loading import find_card, find_cards, load_lines
 from ringproof.errors import InputError, shown
 from ringproof.launch.options import options_of
 from ringproof.launch.stored import stored_options
@@ -59,18 +58,18 @@ class Stack:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_cards(folder: Path) -> Mapping[str, Card]:
-    """Return the cards of a folder of skills by name.
+def load_cards(folder: Path) -> Mapping[str, CardLines]:
+    """Return what the cards of a folder of skills say of upstream's lines, by skill.
 
     The rules are about the lines of `FINEST`. Where a folder does not have that skill, as that of a
     project of one's own, the cards are those that were installed with ringproof.
     """
     if folder.is_dir() and find_card(folder / FINEST) is None:
         folder = shipped_skills() or folder
-    return {name: load_card(path) for name, path in find_cards(folder).items()}
+    return {name: load_lines(path) for name, path in find_cards(folder).items()}
 
 
-def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card]) -> Stack:
+def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, CardLines]) -> Stack:
     """Recognise the lines of products."""
     names = [f"{product.repo} {product.version}".strip() + f" ({given})"
              for given, product in products]  # fmt: skip
@@ -82,7 +81,9 @@ def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card])
     )
 
 
-def _recognised(product: Product, cards: Mapping[str, Card]) -> Iterator[tuple[str, UpstreamLine]]:
+def _recognised(
+    product: Product, cards: Mapping[str, CardLines]
+) -> Iterator[tuple[str, UpstreamLine]]:
     resolver = AnchorResolver(product.tree)
     for skill, card in cards.items():
         line = recognise(card, product.repo, resolver).line
@@ -95,7 +96,7 @@ def _stack(name: str, found: Sequence[tuple[str, UpstreamLine]]) -> Stack:
     return Stack(name, frozenset(line.id for _, line in found), blocked)
 
 
-def known_stacks(cards: Mapping[str, Card]) -> dict[str, Stack]:
+def known_stacks(cards: Mapping[str, CardLines]) -> dict[str, Stack]:
     """Return the lines of Megatron-LM that the cards know, by a name for each."""
     of_megatron = [(skill, line) for skill, card in cards.items()
                    for line in card.lines if line.repo == MEGATRON]  # fmt: skip
@@ -115,7 +116,7 @@ def _keys(line: UpstreamLine) -> tuple[str, ...]:
     return line.upstreams or (line.id,)
 
 
-def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
+def stack_named(name: str, cards: Mapping[str, CardLines], option: str) -> Stack:
     """Return a known stack by its name.
 
     Raises:
@@ -132,7 +133,7 @@ def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
     return found
 
 
-def upstream_of(name: str, cards: Mapping[str, Card]) -> str:
+def upstream_of(name: str, cards: Mapping[str, CardLines]) -> str:
     """Return the spec of the code of a line: a commit that a card names, or else a release.
 
     The commit comes first, since the wheel of 0.16 does not have `pretrain_gpt.py`.

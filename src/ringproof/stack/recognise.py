@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.anchors.resolve import AnchorResolver, AnchorStatus
-from ringproof.cards.card import Card, Probe, UpstreamLine
+from ringproof.cards.card import CardLines, Probe, UpstreamLine
 
 _GONE = (
     AnchorStatus.MISSING_FILE,
@@ -35,7 +35,7 @@ class Recognition:
         return self.lines[0] if len(self.lines) == 1 else None
 
 
-def recognise(card: Card, repo: str, resolver: AnchorResolver) -> Recognition:
+def recognise(card: CardLines, repo: str, resolver: AnchorResolver) -> Recognition:
     """Return the lines of ``card`` for ``repo`` that the resolver's tree is on."""
     lines = [line for line in card.lines if line.repo == repo]
     unmet = {
