@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from checks.running import one_line
 from ringproof.cli.main import app
 from ringproof.doctor.forms import program_of
 from ringproof.doctor.reading import read_settings
@@ -123,3 +124,19 @@ def test_what_comes_through_a_pipe_is_read_once(tmp_path, name, text):
     found = read_settings((str(path),), {})
     os.close(reader)
     assert found.number("context_parallel_size", 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.yaml", "model: {context_parallel_size: !!bool abc}\n", "does not fit its tag"),
+        ("x.yaml", "model: {context_parallel_size: !!timestamp abc}\n", "is not YAML"),
+        ("x.yaml", "model: {context_parallel_size: !!int abc}\n", "is not YAML"),
+        ("x.toml", f"a = {'[' * 50_000}\n", "it is nested too deeply"),
+    ],
+)
+def test_odd_values_are_refused_in_one_line(tmp_path, name, text, said):
+    path = tmp_path / name
+    path.write_text(text)
+    with one_line(said):
+        read_settings((str(path),), {})

@@ -90,6 +90,7 @@ def test_configuration(tmp_path: Path, table: str, left: list[str]) -> None:
         "[tool.ringproof.lint]\nper-path = ['RP3']\n",
         "[tool.ringproof]\nlint = 3\n",
         "[tool",
+        f"a = {'[' * 50_000}",
     ],
 )
 def test_wrong_configuration_is_one_line(tmp_path: Path, text: str) -> None:

@@ -19,7 +19,10 @@ def parsed(text: str) -> dict[str, Any]:
     """Return the content of a text of TOML.
 
     Raises:
-        ValueError: It is not TOML.
+        ValueError: It is not TOML, or is nested too deeply.
     """
-    table: dict[str, Any] = importlib.import_module(_TOML).loads(text)
+    try:
+        table: dict[str, Any] = importlib.import_module(_TOML).loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     return table

@@ -276,7 +276,7 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     if path.suffix == ".toml":
         try:
             table = parsed(text)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             sentence = f"the file is not TOML ({shown(str(error))}); correct it"
             raise InputError(str(path), sentence) from error
         return of_fields(dict(_flat(table)), path.name)
@@ -368,9 +368,11 @@ def _inherited(
     except InputError:
         raise
     except (YAMLError, RecursionError, ValueError) as error:
-        raise InputError(
-            str(path), f"the file is not YAML ({str(error).splitlines()[0]}); correct it"
-        ) from error
+        said = str(error).splitlines()[0]
+        raise InputError(str(path), f"the file is not YAML ({said}); correct it") from error
+    except (LookupError, AttributeError, TypeError) as error:  # of `!!bool abc`
+        sentence = "the file has a value that does not fit its tag; leave tags such as !!bool out"
+        raise InputError(str(path), sentence) from error
     if not isinstance(data, dict):
         raise InputError(str(path), f"the file holds no settings; {REMEDY}")
     named = data.pop("defaults", None)

@@ -8,9 +8,7 @@ and in ``SKILL.md`` findings about the skill as a whole.
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from ringproof.findings.finding import Finding
 from ringproof.findings.printable import showable
 from ringproof.lint.rules import IDS
 from ringproof.lint.source import DocumentPiece, SourceFile
+from ringproof.tables import parsed
 
 MAX_CONFIG_BYTES = 5_000_000
 _KEYS = ("select", "ignore", "per-path")
@@ -75,11 +74,10 @@ def read_config(path: Path) -> LintConfig:
     Raises:
         InputError: The file cannot be read or parsed, or the table has a wrong key or value.
     """
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     raw = read_input(path, MAX_CONFIG_BYTES, field="--config", remedy="name a pyproject.toml")
     try:
-        data: Any = toml.loads(raw.decode("utf-8"))
-    except ValueError as error:  # TOML's and UTF-8's errors
+        data: Any = parsed(raw.decode("utf-8"))
+    except ValueError as error:  # TOML's and UTF-8's
         raise InputError(str(path), f"{path}: this is not valid TOML ({error})") from error
     for key in ("tool", "ringproof", "lint"):
         data = data.get(key, {}) if isinstance(data, dict) else {}
