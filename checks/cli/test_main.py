@@ -102,8 +102,9 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train --tp x", "error: Invalid value for '--tp': "),
-        ("fit a", "error: Missing option '--upstream'."),
+        ("train --tp x", "error: --tp: this is not a valid integer"),
+        ("fit a", "error: --upstream is missing; see --help"),
+        ("lint skills --format x", "error: --format: 'x' is not one of 'text'"),
         ("lnt", "error: No such command 'lnt'."),
         ("plan --rank 8", "error: No such option: --rank"),
         ("upstream", "Usage: "),

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -243,6 +244,20 @@ def _require_folder() -> None:
         raise InputError("current folder", sentence) from error
 
 
+_OWN_WORDS = (
+    (re.compile(r"^Invalid value for '([^']+)': (?:Value error, )?"), r"\1: "),
+    (
+        re.compile(r"^Missing (?:option|argument|parameter) '([^']+)'\.?"),
+        r"\1 is missing; see --help",
+    ),
+    (
+        re.compile(r"Input should be (?:a|an) (?:valid )?([^,]+)(?:, .*)?$"),
+        r"this is not a valid \1",
+    ),
+)
+"""How our own messages say what click says otherwise."""
+
+
 def _refused(error: Any) -> int:
     """Say in one line what click refuses on the command line; click itself prints four.
 
@@ -251,7 +266,10 @@ def _refused(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        typer.echo(f"error: {printable(' '.join(error.format_message().split()))}", err=True)
+        said = " ".join(error.format_message().split())
+        for pattern, words in _OWN_WORDS:
+            said = pattern.sub(words, said)
+        typer.echo(f"error: {printable(said)}", err=True)
     return int(error.exit_code)
 
 

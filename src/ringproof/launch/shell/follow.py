@@ -206,7 +206,9 @@ def follow(
     except _Leave as leave:
         exit_line = leave.line
     except RecursionError as problem:
-        raise InputError(source, "its functions call themselves; unroll it") from problem
+        raise InputError(
+            source, "its functions call themselves, or it is nested too deeply; write it out"
+        ) from problem
     return FollowedScript(tuple(follower.found), tuple(follower.notes), exit_line)
 
 
