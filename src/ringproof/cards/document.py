@@ -8,7 +8,7 @@ limits of bytes and depth. Scalars follow the YAML 1.2 core schema; dates stay t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -93,11 +93,7 @@ class YamlProblem(ValueError):
 
 @no_collection()
 def parse_yaml(
-    text: str,
-    *,
-    max_depth: int = MAX_DEPTH,
-    refuse_control: bool = True,
-    until: Collection[str] = (),
+    text: str, *, max_depth: int = MAX_DEPTH, refuse_control: bool = True, until: Iterable[str] = ()
 ) -> tuple[object, dict[Location, int]]:
     """Return the data of one YAML document, and the line of every value.
 
@@ -126,7 +122,7 @@ def syntax_error(error: Exception) -> tuple[int, str]:
     return 1 if mark is None else mark.line + 1, str(error.problem or error.context)
 
 
-def read_document(path: Path, until: Collection[str] = ()) -> YamlDocument:
+def read_document(path: Path, until: Iterable[str] = ()) -> YamlDocument:
     """Parse one YAML file within the limits, ``until`` as in `parse_yaml`.
 
     Raises:

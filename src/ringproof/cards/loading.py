@@ -87,10 +87,9 @@ def load_lines(path: Path) -> CardLines:
     """
     wanted = CardLines.model_fields
     document = read_document(path, until=wanted)
-    if isinstance(document.data, dict):
-        found = {key: value for key, value in document.data.items() if key in wanted}
-        document = replace(document, data=found)
-    return _validated(CardLines, document)
+    data = document.data if isinstance(document.data, dict) else {}
+    found = {key: value for key, value in data.items() if key in wanted}
+    return _validated(CardLines, replace(document, data=found))
 
 
 def _validated(

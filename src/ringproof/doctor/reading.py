@@ -367,12 +367,9 @@ def _inherited(
         data = YAML(typ="safe", pure=True).load(text)
     except InputError:
         raise
-    except (YAMLError, RecursionError, ValueError) as error:
-        said = str(error).splitlines()[0]
+    except (YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
+        said = str(error).splitlines()[0]  # 'abc' for `!!bool abc`
         raise InputError(str(path), f"the file is not YAML ({said}); correct it") from error
-    except (LookupError, AttributeError, TypeError) as error:  # of `!!bool abc`
-        sentence = "the file has a value that does not fit its tag; leave tags such as !!bool out"
-        raise InputError(str(path), sentence) from error
     if not isinstance(data, dict):
         raise InputError(str(path), f"the file holds no settings; {REMEDY}")
     named = data.pop("defaults", None)

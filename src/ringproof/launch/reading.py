@@ -176,14 +176,12 @@ def read_test_case(
     Raises:
         InputError: The file is not such a test, or does not train.
     """
+    text = read_text(path) if text is None else text
+    reader = YAML(typ="safe", pure=True)
+    reader.allow_duplicate_keys = True
     try:
-        reader = YAML(typ="safe", pure=True)
-        reader.allow_duplicate_keys = True
-        text = read_text(path) if text is None else text
         yaml_size(text)
         data = _strings(reader.compose(text))
-    except InputError:
-        raise
     except (YAMLError, ValueError) as problem:
         said = str(problem).split("\n")[0]
         raise InputError(str(path), f"the file is not YAML ({said}); correct it") from problem
