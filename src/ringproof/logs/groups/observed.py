@@ -282,6 +282,12 @@ class LogFacts(RunSetup):
         found = self._nccl.items()
         return tuple(text for guid, group in found for text in group.contradictions(guid))
 
+    @cached_property
+    def dynamic_names(self) -> tuple[str, ...]:
+        """The names of Dynamic CP's groups."""
+        found = {group.name for group in self.groups if dynamic_size(group.name) is not None}
+        return tuple(sorted(found))
+
     @property
     def unnamed_groups(self) -> int:
         """Number of NCCL groups that the logs show without a description."""
