@@ -23,15 +23,13 @@ import torch
 from checks.model.device_labels import GPU, PretendedGpu
 from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import GraphMemory
+from ringproof.reference.graphs.replay import GraphMemory
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
-from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
 from smoke import trials
-from smoke.conftest import needs_gpu
 from smoke.training_matrix import ONE_RANK, Series, Spread, Trace, options_of
 
 pytestmark = pytest.mark.timeout(2000)
@@ -127,14 +125,6 @@ def test_a_training_equals_the_eager_one(
     preset: str, spread: Spread, scope: str, ranks: Ranks
 ) -> None:
     ranks.check_equal(preset, spread, replace(ranks.bank, graph_scope=scope))
-
-
-@needs_gpu
-@pytest.mark.skipif(not is_installed(), reason="needs Transformer Engine")
-@pytest.mark.parametrize("spread", [ONE_RANK, TWO])
-def test_transformer_engine_captures_the_same(spread: Spread, gpu_cluster: Cluster) -> None:
-    on = Ranks(gpu_cluster)
-    on.check_equal("qwen3-tiny", spread, replace(on.bank, graph_backend="transformer-engine"))
 
 
 @slow

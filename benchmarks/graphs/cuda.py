@@ -24,7 +24,6 @@ import torch
 
 from benchmarks.graphs.cuda_layer import Layer, measure, median
 from benchmarks.records import write_record
-from ringproof.reference.graphs.transformer_engine import is_installed
 
 RECORD = Path(__file__).parent / "results" / "cuda.json"
 HIDDEN, ROWS = (1024, 2048, 4096), (256, 512, 1024, 2048, 4096)
@@ -55,9 +54,9 @@ def main(given: Sequence[str] | None = None) -> int:
     if on_gpu:  # the first capture of a process also pays for the workspace of cuBLAS
         measure(LAYERS[0], "cuda", device, 2)
     for layer in LAYERS if on_gpu else TINY:
-        for backend in _backends(on_gpu):
-            layers.append(measure(layer, backend, device, arguments.rounds if on_gpu else 3))
-            print(_line(layers[-1]), flush=True)
+        backend = "cuda" if on_gpu else "tape"
+        layers.append(measure(layer, backend, device, arguments.rounds if on_gpu else 3))
+        print(_line(layers[-1]), flush=True)
     if on_gpu:
         write_record(arguments.json, {"where": describe(device), "layers": layers})
     return 0
@@ -79,12 +78,6 @@ def describe(device: torch.device) -> dict[str, Any]:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         "nvidia-smi": said,
     }
-
-
-def _backends(on_gpu: bool) -> list[str]:
-    if not on_gpu:
-        return ["tape"]
-    return ["cuda", *(["transformer-engine"] if is_installed() else [])]
 
 
 def _line(found: dict[str, Any]) -> str:

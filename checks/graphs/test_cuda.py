@@ -14,26 +14,18 @@ from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.graphs.tape.backend import choose_backend
-from ringproof.reference.graphs.transformer_engine import is_installed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
-BACKENDS = [
-    "cuda",
-    pytest.param(
-        "transformer-engine",
-        marks=pytest.mark.skipif(not is_installed(), reason="needs Transformer Engine"),
-    ),
-]
 
 
 def rows(seed: int = 0) -> torch.Tensor:
     return tensor(5, 4, seed=seed).to(GPU).requires_grad_()
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> CaptureBackend:
-    return choose_backend(request.param, GPU)
+@pytest.fixture
+def backend() -> CaptureBackend:
+    return choose_backend("cuda", GPU)
 
 
 def test_replays_equal_eager(backend: CaptureBackend) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a capture backend: what it takes, and how a captured callable behaves.
+"""The interface of a capture backend: what it takes, and in which order passes are captured.
 
 A captured callable behaves as one of ``torch.cuda.make_graphed_callables``. Forward and backward
 are captured separately, each works on memory whose addresses never change, and a call copies its
@@ -16,8 +16,6 @@ of a pipeline do, need a pool each.
 
 from __future__ import annotations
 
-import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,8 +23,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor | None, ...]"
-"""Result of a captured function: a tensor, or a tuple of tensors and ``None``."""
+from ringproof.reference.graphs.replay import Graphed, Outputs
 
 Pool: TypeAlias = Any
 """Memory that several captures may share; made by :meth:`CaptureBackend.new_pool`."""
@@ -58,97 +55,19 @@ class Capture:
     parameters: Mapping[str, torch.Tensor] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True)
-class Replays:
-    """Number of replays of each pass of a callable."""
-
-    forward: int = 0
-    backward: int = 0
-
-
-@dataclass(frozen=True)
-class GraphMemory:
-    """Bytes that belong to one captured callable as long as it exists.
-
-    Args:
-        inputs: Static inputs; callables may share them.
-        gradients: Static gradients of the outputs.
-        private: Results, intermediates, and gradients of inputs and parameters: the growth of the
-            pool. Captures of one pool share less on the tape than on CUDA.
-    """
-
-    inputs: int
-    gradients: int
-    private: int
-
-
-class PendingBackward:
-    """A replayed forward whose backward may follow. It exists as long as autograd can call it."""
-
-
-class GraphedCallable(ABC):
-    """A captured function, called like the function itself, under autograd or without.
-
-    The tensors it returns are in the graph's memory: the next replay of the same callable
-    overwrites them. Gradients are copies, except of the result of another callable without hooks.
-    They cannot be differentiated again. A result that is not used further gets a gradient of zeros,
-    and each gets it in the layout of the result: where that differs without graphs, sums may run
-    and round in another order.
-
-    Args:
-        name: Name of the capture.
-        inputs: The static inputs: fill them in place and pass them, and nothing is copied.
-    """
-
-    def __init__(self, name: str, inputs: tuple[torch.Tensor, ...]) -> None:
-        self.name, self.inputs = name, inputs
-        self._replays = [0, 0]
-        # Autograd holds the object, so that a result that is dropped does not wait any more.
-        self._pending: weakref.ref[PendingBackward] | None = None
-
-    @property
-    def replays(self) -> Replays:
-        """Number of replays of each pass."""
-        return Replays(*self._replays)
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a forward has been replayed whose backward has not, and still may be."""
-        return self._pending is not None and self._pending() is not None
-
-    @property
-    @abstractmethod
-    def memory(self) -> GraphMemory:
-        """Memory that it holds; zeros after :meth:`reset`."""
-
-    @abstractmethod
-    def __call__(self, *arguments: torch.Tensor) -> Outputs:
-        """Copy the arguments in, replay, and return the results.
-
-        Raises:
-            InputError: Arguments differ from the static inputs in number, shape, type, device or
-                need of a gradient; the callable was reset; or, on the tape, the call would be
-                undefined on a device.
-        """
-
-    def reset(self) -> None:
-        """Free the graphs and their memory. The callable cannot be called again."""
-        self.inputs, self._pending = (), None
-
-
 class CaptureBackend(Protocol):
     """A way to capture and replay."""
 
     @property
     def name(self) -> str:
-        """``cuda``, ``transformer-engine`` or ``tape``."""
+        """``cuda`` or ``tape``."""
 
     def new_pool(self) -> Pool:
         """Return memory for captures that may overlay each other; see the module."""
 
     def capture(
         self, captures: Sequence[Capture], *, pool: Pool | None = None, warm_up: int = 3
-    ) -> tuple[GraphedCallable, ...]:
+    ) -> tuple[Graphed, ...]:
         """Warm up and capture every pass. Return one callable for each capture.
 
         The random generators keep their state, and parameters keep their ``.grad``. If anything

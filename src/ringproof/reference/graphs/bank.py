@@ -23,15 +23,8 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import (
-    Capture,
-    CaptureBackend,
-    GraphedCallable,
-    GraphMemory,
-    Outputs,
-    Pool,
-    Replays,
-)
+from ringproof.reference.graphs.backend import Capture, CaptureBackend, Pool
+from ringproof.reference.graphs.replay import Graphed, GraphMemory, Outputs, Replays
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.model.batch import Metadata, PackedBatch
 from ringproof.reference.model.static import batch_tensors, load, static_batch, with_tensors
@@ -101,7 +94,7 @@ class Slot:
         self, batches: Mapping[int, PackedBatch], rows: Mapping[str, torch.Tensor]
     ) -> None:
         self.batches, self.rows = batches, rows
-        self.graphs: dict[GraphKey, GraphedCallable] = {}
+        self.graphs: dict[GraphKey, Graphed] = {}
         self._inside: weakref.ref[PackedBatch] | None = None
         self._is_new = False  # entered, and not replayed yet
 
@@ -121,7 +114,7 @@ class Slot:
         self._inside, self._is_new = weakref.ref(entered), True
         return entered
 
-    def replay(self, graph: GraphedCallable, x: torch.Tensor, batch: PackedBatch) -> Outputs:
+    def replay(self, graph: Graphed, x: torch.Tensor, batch: PackedBatch) -> Outputs:
         """Replay one of its graphs.
 
         Raises:
@@ -134,7 +127,7 @@ class Slot:
         return graph(x, *batch_tensors(batch).values())
 
 
-Places = Mapping[Metadata, tuple[Slot, GraphedCallable]]
+Places = Mapping[Metadata, tuple[Slot, Graphed]]
 """Slot and graph of a part by the metadata of the static microbatch."""
 
 _ABSENT = object()
@@ -272,7 +265,7 @@ class GraphBank:
         self._installed, self._captured = [], []
         self._parts, self._slots = (), ()
 
-    def _graphs(self) -> list[tuple[GraphKey, GraphedCallable]]:
+    def _graphs(self) -> list[tuple[GraphKey, Graphed]]:
         return [pair for slot in self._slots for pair in slot.graphs.items()]
 
     def _refused(self, batch: PackedBatch, name: str, problem: str) -> PackedBatch:
@@ -333,7 +326,7 @@ def _capture(
     options: BankOptions,
     *,
     pool: Pool,
-) -> dict[GraphKey, GraphedCallable]:
+) -> dict[GraphKey, Graphed]:
     batch = slot.batches[size]
     assert batch.metadata is not None, "a bank is made for static microbatches"
     capacity, ranks = batch.metadata.capacity, dist.get_process_group_ranks(batch.group.flat)

@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import Capture, Outputs
-from ringproof.reference.graphs.replay import Graphed, Segment, StaticMemory
+from ringproof.reference.graphs.backend import Capture
+from ringproof.reference.graphs.replay import Graphed, Outputs, Segment, StaticMemory
 
 
 class Session:

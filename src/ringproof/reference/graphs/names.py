@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError, check_name
 
-DEVICES = MappingProxyType({"cuda": "cuda", "transformer-engine": "cuda", "tape": "cpu"})
+DEVICES = MappingProxyType({"cuda": "cuda", "tape": "cpu"})
 """Type of device of each backend."""
 
 NAMES = ("auto", *DEVICES)

@@ -5,18 +5,43 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import (
-    GraphedCallable,
-    GraphMemory,
-    Outputs,
-    PendingBackward,
-)
+
+Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor | None, ...]"
+"""Result of a captured function: a tensor, or a tuple of tensors and ``None``."""
+
+
+@dataclass(frozen=True)
+class Replays:
+    """Number of replays of each pass of a callable."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+@dataclass(frozen=True)
+class GraphMemory:
+    """Bytes that belong to one captured callable as long as it exists.
+
+    Args:
+        inputs: Static inputs; callables may share them.
+        gradients: Static gradients of the outputs.
+        private: Results, intermediates, and gradients of inputs and parameters: the growth of the
+            pool. Captures of one pool share less on the tape than on CUDA.
+    """
+
+    inputs: int
+    gradients: int
+    private: int
+
+
+class PendingBackward:
+    """A replayed forward whose backward may follow. It exists as long as autograd can call it."""
 
 
 class Segment(Protocol):
@@ -52,10 +77,18 @@ class StaticMemory:
     single: bool
 
 
-class Graphed(GraphedCallable):
-    """A captured callable; see ``GraphedCallable``.
+class Graphed:
+    """A captured function, called like the function itself, under autograd or without.
+
+    The tensors it returns are in the graph's memory: the next replay of the same callable
+    overwrites them. Gradients are copies, except of the result of another callable without hooks.
+    They cannot be differentiated again. A result that is not used further gets a gradient of zeros,
+    and each gets it in the layout of the result: where that differs without graphs, sums may run
+    and round in another order.
 
     Args:
+        name: Name of the capture.
+        inputs: The static inputs: fill them in place and pass them, and nothing is copied.
         segments: Forward, then backward if there is one.
         checked: Whether to refuse a backward whose forward was overwritten by a later one. A device
             would compute with the wrong activations silently.
@@ -70,10 +103,23 @@ class Graphed(GraphedCallable):
         *,
         checked: bool,
     ) -> None:
-        super().__init__(name, inputs)
+        self.name, self.inputs = name, inputs
         self._memory: StaticMemory | None = memory
         self._segments = segments
         self._checked = checked
+        self._replays = [0, 0]
+        # Autograd holds the object, so that a result that is dropped does not wait any more.
+        self._pending: weakref.ref[PendingBackward] | None = None
+
+    @property
+    def replays(self) -> Replays:
+        """Number of replays of each pass."""
+        return Replays(*self._replays)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a forward has been replayed whose backward has not, and still may be."""
+        return self._pending is not None and self._pending() is not None
 
     @property
     def static(self) -> StaticMemory:
@@ -88,7 +134,7 @@ class Graphed(GraphedCallable):
 
     @property
     def memory(self) -> GraphMemory:
-        """See ``GraphedCallable``."""
+        """Memory that it holds; zeros after :meth:`reset`."""
         if self._memory is None:
             return GraphMemory(0, 0, 0)
         return GraphMemory(
@@ -98,7 +144,13 @@ class Graphed(GraphedCallable):
         )
 
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
-        """See ``GraphedCallable``."""
+        """Copy the arguments in, replay, and return the results.
+
+        Raises:
+            InputError: Arguments differ from the static inputs in number, shape, type, device or
+                need of a gradient; the callable was reset; or, on the tape, the call would be
+                undefined on a device.
+        """
         static = self.static
         check_arguments(self.name, self.inputs, arguments)
         tensors = (*arguments, *static.parameters)
@@ -108,11 +160,11 @@ class Graphed(GraphedCallable):
         return outputs[0] if static.single else outputs
 
     def reset(self) -> None:
-        """See ``GraphedCallable``."""
+        """Free the graphs and their memory. The callable cannot be called again."""
         for segment in self._segments:
             segment.reset()
         self._segments, self._memory = (), None
-        super().reset()
+        self.inputs, self._pending = (), None
 
     def replay_forward(
         self, arguments: Sequence[torch.Tensor], *, backward_follows: bool

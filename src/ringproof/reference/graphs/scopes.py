@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ringproof.reference.graphs.backend import Outputs
 from ringproof.reference.graphs.names import check_scope
+from ringproof.reference.graphs.replay import Outputs
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ATTENTIONS
 from ringproof.reference.model.moe import Router, Routing

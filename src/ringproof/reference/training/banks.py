@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import CaptureBackend, GraphMemory
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, GraphKey, capture_bank
+from ringproof.reference.graphs.replay import GraphMemory
 from ringproof.reference.graphs.scopes import parts_of
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.stage import Stage

@@ -22,15 +22,14 @@ from ringproof.reference.graphs.tape.recorder import (
     refuse_while_recording,
 )
 from ringproof.reference.graphs.tape.segment import TapeSegment, UndefinedBehaviour
-from ringproof.reference.graphs.transformer_engine import TransformerEngineBackend, is_installed
 
 
 def choose_backend(name: str, device: torch.device) -> CaptureBackend:
     """Return a backend by name; ``auto`` is ``cuda`` on a GPU and ``tape`` on the CPU.
 
     Raises:
-        InputError: The name is unknown, the backend does not work on the device, there is no GPU,
-            or Transformer Engine is not installed.
+        InputError: The name is unknown, the backend does not work on the device, or there is no
+            GPU.
     """
     if name == "auto":
         name = "cuda" if device.type == "cuda" else "tape"
@@ -42,14 +41,7 @@ def choose_backend(name: str, device: torch.device) -> CaptureBackend:
         other = "cuda" if device.type == "cuda" else "tape"
         problem = f"{shown(name)} does not work on {device.type}, where the model is"
         raise InputError("--graph-backend", f"{problem}; use {other}, or auto")
-    if name == "tape":
-        return TapeBackend()
-    if name == "cuda":
-        return CudaBackend(device)
-    if not is_installed():
-        problem = "Transformer Engine is not installed"
-        raise InputError("--graph-backend", f"{problem}; install it, or use cuda")
-    return TransformerEngineBackend(device)
+    return TapeBackend() if name == "tape" else CudaBackend(device)
 
 
 @dataclass(frozen=True)
