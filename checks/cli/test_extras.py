@@ -18,12 +18,12 @@ def test_without_torch_the_one_without_cuda_comes_first(monkeypatch: pytest.Monk
     for extra in ("prove", "reference", "rehearsal"):
         said = extras.how_to_install(extra)
         assert said.startswith(f"without a GPU run first: {extras.CPU_TORCH}; then run: ")
-    assert extras.how_to_install("plots").startswith("run: pip install '.[plots]'")
+    assert extras.how_to_install("plan").startswith("run: pip install '.[plan]'")
 
 
 def test_one_constant_says_whether_there_is_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "ON_INDEX", True)
-    assert extras.how_to_install("plots") == "run: pip install 'ringproof[plots]'"
+    assert extras.how_to_install("plan") == "run: pip install 'ringproof[plan]'"
 
 
 def test_nothing_else_names_an_extra_of_an_index() -> None:

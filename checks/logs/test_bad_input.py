@@ -41,7 +41,6 @@ CASES = {
     f"parity {TWO} --columns loss": "--columns: 'loss' is not NAME=COLUMN",
     f"parity {TWO} --columns mtp=x": "--columns: 'mtp' is not compared; use one of step, loss",
     f"parity {TWO} --series loss,": "--series: 'loss,' is not a list of different names",
-    f"parity {TWO} --png -": "--png: a picture cannot be printed",
     f"parity {TWO} --html no/x": "--html: 'no/x' cannot be written",
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 from checks.logs.parity_run import write_csv, write_jsonl, write_megatron
 from ringproof.cli.logs import app
-from ringproof.errors import InputError
 
 ROWS = [(step, 2.0 + 1 / 3 / step, 0.1 + 0.7 / step) for step in range(1, 101)]
 FAULT = [
@@ -193,29 +191,6 @@ def test_a_long_page_stays_small_and_keeps_its_peak(tmp_path: Path) -> None:
     panel = data["panels"][0]
     assert panel["b"][panel["steps"].index(12_345)] == "9.0"
     assert "Too many steps to draw all" in page
-
-
-def test_the_picture(logs: dict[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    target = tmp_path / "x.png"
-    assert parity(logs["a"], logs["fault"], "--png", target).exit_code == 1
-    data = target.read_bytes()
-    assert data.startswith(b"\x89PNG\r\n")
-    assert int.from_bytes(data[16:20], "big") > 1000
-    assert parity(logs["a"], logs["same"], "--png", target, "--tol", "0").exit_code == 0
-    assert target.read_bytes() != data
-
-
-def test_without_matplotlib(
-    logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    result = parity(logs["a"], logs["same"], "--png", tmp_path / "x.png")
-    assert isinstance(result.exception, InputError)
-    assert "--png needs matplotlib; run: pip install" in str(result.exception)
-    assert not (tmp_path / "x.png").exists()
-    assert parity(logs["a"], logs["same"]).exit_code == 0
 
 
 @pytest.mark.slow

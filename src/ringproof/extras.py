@@ -15,8 +15,8 @@ WITH_TORCH = frozenset({"prove", "reference", "rehearsal"})
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of this project, for the end of a message.
 
-    >>> how_to_install("plots")
-    "run: pip install '.[plots]' in a checkout of ringproof"
+    >>> how_to_install("plan")
+    "run: pip install '.[plan]' in a checkout of ringproof"
     """
     command = f"pip install '.[{extra}]' in a checkout of ringproof"
     if ON_INDEX:

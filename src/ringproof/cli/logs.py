@@ -160,10 +160,6 @@ def parity(
             metavar="PATH", help="Write the curves as an HTML page to this file; - is stdout."
         ),
     ] = None,
-    png: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Draw the curves into this PNG file (needs matplotlib)."),
-    ] = None,
 ) -> None:
     """Compare loss and grad norm of two training logs: first divergence, drift or jump.
 
@@ -173,8 +169,6 @@ def parity(
         raise InputError("--tol", f"{tol} is not a number from 0; give one such as 1e-9, or 0")
     if format_name is not None:
         check_name("--log-format", format_name, FORMATS)
-    if png == STDIN:
-        raise InputError("--png", "a picture cannot be printed; name a file")
     wanted = parse_columns(series, columns)
     if a == b == STDIN:
         raise InputError("A, B", "both logs are standard input; name a file for one of them")
@@ -185,7 +179,5 @@ def parity(
     result = compare_logs(one, other, wanted.series, tol)
     if html is not None:
         write_text(logs_plots.page(result), html, field="--html")
-    if png is not None:
-        logs_plots.write_picture(result, png)
     data, lines = parity_output.as_json(result), parity_output.as_text(result)
     _show(data, lines, json_path, good=result.within, silent=html == STDIN)

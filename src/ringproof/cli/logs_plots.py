@@ -1,22 +1,17 @@
-"""The curves of two training logs as an HTML page and as a PNG.
+"""The curves of two training logs as an HTML page.
 
 The page needs nothing but the file itself: its curves are SVG.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ringproof.cli.page import asset, embedded, rendered
-from ringproof.errors import InputError
-from ringproof.extras import how_to_install
-from ringproof.files import write_atomically
 from ringproof.findings.printable import showable
 from ringproof.logs.training.compare import Comparison, SeriesComparison
 from ringproof.logs.training.output import COLUMNS, described, headline, remarks, rows
@@ -33,8 +28,6 @@ _ZERO = 20
 _MAX_DECADES = 6
 _DOTS = 120
 """Up to this many points each gets a dot which a line would hide."""
-
-_A, _B, _D, _MARK = "#3b6fd4", "#e07a1f", "#7a4fb5", "#c03030"
 
 _Scale = Callable[[float], float]
 
@@ -192,59 +185,3 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [place * step for place in range(first, last + 1)] or [low]
-
-
-def write_picture(result: Comparison, destination: str) -> None:
-    """Draw all compared series, one beside the other, as a PNG.
-
-    Raises:
-        InputError: matplotlib is not installed, or the file cannot be written.
-    """
-    try:
-        from matplotlib.figure import Figure  # no backend, no window, no state
-    except ImportError as error:
-        sentence = f"--png needs matplotlib; {how_to_install('plots')}; or use --html"
-        raise InputError("--png", sentence) from error
-    count = len(result.series)
-    figure = Figure(figsize=(6.4 * count, 6.0), layout="constrained")
-    figure.suptitle(headline(result), fontsize=12)
-    axes = figure.subplots(2, count, squeeze=False, height_ratios=(3, 2), sharex="col")
-    for column, one in enumerate(map(thinned, result.series)):
-        values, difference = axes[0][column], axes[1][column]
-        # A is wide and B dashed, so that both are seen where they are equal.
-        for label, side, colour, style, width in (
-            ("A", one.a_values, _A, "-", 2.6),
-            ("B", one.b_values, _B, "--", 1.2),
-        ):
-            finite = [value if math.isfinite(value) else math.nan for value in side]
-            values.plot(one.steps, finite, style, color=colour, linewidth=width, label=label)
-        values.set_ylabel(one.name)
-        values.legend(loc="best", frameon=False)
-        _draw_difference(difference, one, result.tolerance)
-        for axis in (values, difference):
-            axis.grid(alpha=0.25)
-            if one.first is not None:
-                axis.axvline(one.first.step, color=_MARK, linewidth=1, alpha=0.7)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=130)
-    write_atomically(Path(destination), stream.getvalue(), field="--png")
-
-
-def _draw_difference(axis: Any, one: SeriesComparison, tolerance: float) -> None:
-    pairs = list(zip(one.steps, one.relative, strict=True))
-    points = [(step, value) for step, value in pairs if math.isfinite(value) and value > 0]
-    lone = [step for step, value in pairs if math.isinf(value)]
-    if points:
-        axis.set_yscale("log")
-        axis.plot(*zip(*points, strict=True), color=_D, marker=".", markersize=3, lw=0.8)
-        if tolerance > 0:
-            said = f"tolerance {tolerance:g}"
-            axis.axhline(tolerance, color=_MARK, linestyle="--", linewidth=1, label=said)
-            axis.legend(frameon=False)
-    elif not lone:
-        axis.text(0.5, 0.5, "no difference", ha="center", transform=axis.transAxes)
-    if lone:  # an infinite difference has no place on the axis: it is marked above
-        above = {"transform": axis.get_xaxis_transform(), "clip_on": False}
-        axis.plot(lone, [1.03] * len(lone), "x", color=_MARK, ms=4, **above)
-    axis.set_ylabel("relative difference")
-    axis.set_xlabel("step")

@@ -13,7 +13,7 @@ from typing import Any
 from ringproof.errors import InputError, shown
 
 FILES = (
-    "--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output", "--slurm",
+    "--json", "--html", "--sarif", "--log", "--rank-log", "--output", "--slurm",
     "--kubernetes",
 )  # fmt: skip
 """Options of all commands that name a file to write."""
