@@ -1,11 +1,9 @@
-"""Lengths from files, distributions and folders; what cannot be used is refused with its place."""
+"""Lengths from files and distributions; what cannot be used is refused with its place."""
 
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +119,7 @@ def test_what_cannot_be_used_is_refused_with_its_place(
 
 
 def test_no_folder_and_no_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"Is a directory.*or folder:PATH"):
+    with pytest.raises(InputError, match=r"Is a directory.*write lognormal"):
         read_lengths(str(tmp_path))
     refused(str(tmp_path / "missing"), "No such file")
     refused("a\0b", "this is not a file name")
@@ -194,79 +192,3 @@ def test_lognormal_is_seeded() -> None:
 )
 def test_a_distribution_that_cannot_be_drawn(options: str, said: str) -> None:
     refused(f"lognormal:{options}", said)
-
-
-@pytest.fixture
-def documents(tmp_path: Path) -> Path:
-    root = tmp_path / "docs"
-    (root / "sub,glob").mkdir(parents=True)
-    (root / "b.py").write_text("x" * 10)
-    (root / "a.py").write_text("x" * 36)
-    (root / "sub,glob" / "c.py").write_text("x" * 37)
-    (root / "empty.py").write_text("")
-    (root / "other.txt").write_text("x" * 1000)
-    return root
-
-
-def test_a_folder_is_read_in_order(documents: Path) -> None:
-    found = read_lengths(f"folder:{documents},glob=*.py,bytes-per-token=3.6")
-    assert found.values == (10, 3, 11)
-    assert found.place(2).endswith("c.py")
-    assert found.notes == ("1 empty files or folders left out",)
-    assert len(read_lengths(f"folder:{documents}")) == 4
-    assert len(read_lengths(f"folder:{documents},glob=sub*/*.py")) == 1
-    assert read_lengths(f"folder:{documents / 'sub,glob'},glob=*.py").values == (10,)
-
-
-def test_long_documents_are_cut_and_counted(documents: Path) -> None:
-    found = read_lengths(f"folder:{documents},glob=*.py,bytes-per-token=3.6,max=10")
-    assert found.values == (10, 3, 10)
-    assert "1 documents cut to 10 tokens" in found.notes
-
-
-def test_links_out_of_the_folder_are_not_followed(documents: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret.py").write_text("x" * 5000)
-    before = read_lengths(f"folder:{documents},glob=*.py").values
-    (documents / "link.py").symlink_to(outside / "secret.py")
-    (documents / "linked").symlink_to(outside)
-    (documents / "dangling.py").symlink_to(outside / "nothing.py")
-    found = read_lengths(f"folder:{documents},glob=*.py")
-    assert found.values == before
-    assert "2 links left out" in found.notes
-
-
-def test_what_cannot_be_opened_is_left_out_and_counted(
-    documents: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.mkfifo(documents / "pipe.py")  # opening it would wait for ever
-    found = read_lengths(f"folder:{documents},glob=*.py,bytes-per-token=3.6")
-    assert found.values == (10, 3, 11)
-    assert "1 unreadable files or folders left out" in found.notes
-
-    opened = Path.open
-
-    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "a.py":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refusing)
-    found = read_lengths(f"folder:{documents},glob=*.py,bytes-per-token=3.6")
-    assert found.values == (3, 11)
-    assert "2 unreadable files or folders left out" in found.notes
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (",glob=*.nope", "no file matches"),
-        (",bytes-per-token=0", "not a positive number"),
-        (",bytes-per-token=x", "not a positive number"),
-        (",glob=*.py,glob=*.c", "an option is given twice"),
-        ("/missing", "is not a folder"),
-    ],
-)
-def test_a_folder_that_cannot_be_read(documents: Path, options: str, said: str) -> None:
-    refused(f"folder:{documents}{options}", said)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from checks.planning.batches import Mixed
-from checks.planning.plan_run import BASIC, plan
+from checks.planning.plan_run import BASIC
 from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_options import PlanOptions
 from ringproof.cli.plan_page import MAX_BLOCKS, drawing, page
@@ -126,7 +124,7 @@ def test_a_pipeline_shows_one_stage_and_counts_waiting_as_idle() -> None:
 
 def test_what_came_from_outside_is_escaped() -> None:
     nasty = '</script><img src=x onerror="alert(1)">'
-    lengths = make_lengths([100, 200], nasty, notes=[nasty])
+    lengths = make_lengths([100, 200], nasty)
     options = PlanOptions(lengths=nasty, ranks=2, max_tokens_per_rank=512)
     text = page(plan_result(options, lengths))
     assert nasty not in text
@@ -174,13 +172,3 @@ def test_too_many_microbatches_are_cut_and_said() -> None:
     # Behind the last microbatch that is drawn the picture is empty, which is not idle time.
     assert drawn.until == pytest.approx(drawn.ends[-1])
     assert drawn.until < drawn.end
-
-
-def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"\xff")
-    folder.mkdir()
-    (folder / "one.txt").write_text("x" * 400)
-    path = tmp_path / "plan.html"
-    given = ("--ranks", "2", "--max-tokens-per-rank", "512", "--html", str(path))
-    assert plan("--lengths", f"folder:{folder}", *given).code == 0
-    assert "&lt;U+DCFF&gt;" in path.read_text()

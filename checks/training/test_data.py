@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ringproof.errors import InputError
 from ringproof.reference.training.data import (
     Documents,
+    Files,
     Sampler,
     SyntheticLanguage,
     read_data,
@@ -25,11 +26,11 @@ def every(documents: Documents) -> list[bytes]:
     return [bytes(documents.read(index)) for index in range(len(documents.lengths))]
 
 
-def folder_of(path: Path, contents: dict[str, bytes]) -> str:
+def files_of(path: Path, contents: dict[str, bytes]) -> Files:
     for name, content in contents.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
-    return f"folder:{path}"
+    lengths = np.array([len(content) for content in contents.values()])
+    return Files(tuple(str(path / name) for name in contents), lengths)
 
 
 def test_the_standard_library_is_sorted_and_cut() -> None:
@@ -44,17 +45,8 @@ def test_the_standard_library_is_sorted_and_cut() -> None:
     assert bytes(documents.read(index)) == Path(names[index]).read_bytes()[:1024]
 
 
-def test_a_folder_is_read_as_the_planner_reads_it(tmp_path: Path) -> None:
-    source = folder_of(
-        tmp_path, {"b.md": b"0123456789", "a/c.md": b"xy", "d.txt": b"no", "e.md": b""}
-    )
-    data = read_data(f"{source},glob=*.md", longest=8)
-    assert every(data.training) + every(data.evaluation) == [b"01234567", b"xy"]
-    assert data.training.name(0).endswith("b.md")
-
-
 def test_a_file_that_shrank_is_refused_by_name(tmp_path: Path) -> None:
-    data = read_data(folder_of(tmp_path, {"a": b"12345", "b": b"1"}), longest=8)
+    data = split(files_of(tmp_path, {"a": b"12345", "b": b"1"}))
     (tmp_path / "a").write_bytes(b"123")
     with pytest.raises(InputError, match="a: the file had 5 bytes when the run began, and now 3"):
         data.training.read(0)
@@ -85,8 +77,6 @@ def test_lengths_are_those_of_what_is_read() -> None:
     ("source", "message"),
     [
         ("wikipedia", "is an unknown source; use stdlib"),
-        ("folder:", "is an unknown source; use stdlib"),
-        ("folder:/no/such/folder", "is not a folder"),
         ("synthetic:seed=x", "is unknown, there twice, or not a number"),
         ("synthetic:seed=1,seed=2", "is unknown, there twice, or not a number"),
         ("synthetic:colour=1", "is unknown, there twice, or not a number"),
@@ -102,9 +92,13 @@ def test_bad_sources_are_refused(source: str, message: str) -> None:
     assert message in str(refusal.value)
 
 
-def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
+def test_a_single_document_cannot_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ringproof.reference.training.data.standard_library",
+        lambda _: files_of(tmp_path, {"only": b"1"}),
+    )
     with pytest.raises(InputError, match="is a single document"):
-        read_data(folder_of(tmp_path, {"only": b"1"}), longest=8)
+        read_data("stdlib", longest=8)
 
 
 def test_what_the_language_repeats_lies_far_apart_and_is_each_document_s_own() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from ringproof.errors import InputError, shown
 from ringproof.reference.planning.lengths import (
     Lengths,
-    folder,
     lognormal,
     make_lengths,
     plain,
@@ -25,7 +24,7 @@ from ringproof.reference.planning.lengths import (
 MAX_BYTES = 256 * 1024 * 1024
 """A file of `MAX_SEQUENCES` lengths is smaller, in any of the formats."""
 _INLINE = re.compile(r"\d{1,12}(,\d{1,12})+")
-_FORMS = "name a file, or write lognormal:mean=1024,sigma=1.5,n=512 or folder:PATH,glob=*.py"
+_FORMS = "name a file, or write lognormal:mean=1024,sigma=1.5,n=512"
 _NPY = b"\x93NUMPY"
 _FORMATS = "text, JSON, JSON lines, NPY"
 _SUFFIXES = MappingProxyType({".json": "json", ".jsonl": "lines", ".ndjson": "lines"})
@@ -35,9 +34,8 @@ def read_lengths(source: str, *, column: str = "") -> Lengths:
     """Read the lengths that the user named.
 
     Args:
-        source: ``lognormal:...`` or ``folder:...``; a file of text, JSON, JSON lines or NPY;
-            ``-`` for such a file on standard input; or numbers separated by commas where no file
-            has that name.
+        source: ``lognormal:...``; a file of text, JSON, JSON lines or NPY; ``-`` for such a file
+            on standard input; or numbers separated by commas where no file has that name.
         column: Key of the lengths in JSON objects. When empty, the only key with numbers is
             taken.
 
@@ -45,9 +43,9 @@ def read_lengths(source: str, *, column: str = "") -> Lengths:
         InputError: Names file and line of the first length that cannot be used.
     """
     kind, _, rest = source.partition(":")
-    if kind in ("lognormal", "folder"):
-        _refuse_column(column, f"{kind}:")
-        return lognormal(rest) if kind == "lognormal" else folder(rest)
+    if kind == "lognormal":
+        _refuse_column(column, "lognormal:")
+        return lognormal(rest)
     try:
         content = read_bytes(source, "--lengths", MAX_BYTES, _FORMS)
     except InputError:

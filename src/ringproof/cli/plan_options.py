@@ -65,9 +65,8 @@ class SharedPlanOptions:
     lengths: str = option(
         "",
         "Lengths of the sequences: a file (text, JSON, JSON lines or NPY; - is standard "
-        "input), a distribution such as "
-        "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0, or the files of a folder "
-        "such as folder:PATH,glob=*.py,bytes-per-token=3.6.",
+        "input), or a distribution such as "
+        "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0.",
         metavar="FILE|DIST",
     )
     column: str = option("", "Key that holds the lengths in JSON.", metavar="NAME")

@@ -117,7 +117,6 @@ def _remarks(result: Result) -> Iterator[str]:
         yield "One pipeline stage at work, without its waiting for the others; Iteration has it."
     if result.memory is not None:
         yield f"Memory: {result.memory.said(result.fullest)}."
-    yield from result.lengths.notes
     yield from (f"Warning: {warning}." for warning in result.warnings)
 
 

@@ -79,8 +79,6 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
     if result.memory is not None:
         yield "memory", result.memory.said(result.fullest)
     yield "planned in", f"{1e3 * metrics.planning_seconds:.1f} ms"
-    for note in result.lengths.notes:
-        yield "note", note
     for warning in result.warnings:
         yield "warning", warning
 

@@ -1,18 +1,13 @@
-"""The lengths of a batch: checked values, a drawn distribution, or the files of a folder."""
+"""The lengths of a batch: checked values, or a drawn distribution."""
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import operator
-import os
 import random
 import re
-import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,23 +28,17 @@ class Lengths:
         values: The lengths, each at least 1.
         source: What the user named.
         lines: Line of each in the source, where the source has lines.
-        names: Name of each, where the source is a folder.
-        notes: What a reader should know: what was skipped or cut.
     """
 
     values: tuple[int, ...]
     source: str
     lines: Sequence[int] | None = None
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
     def place(self, index: int) -> str:
         """Where one sequence was found, for a message."""
-        if self.names:
-            return plain(self.names[index])
         if self.lines is not None:
             return f"{plain(self.source)}:{self.lines[index]}"
         return f"{plain(self.source)}[{index}]"
@@ -70,19 +59,14 @@ class Lengths:
 
 
 def make_lengths(
-    values: Iterable[int],
-    source: str,
-    *,
-    lines: Sequence[int] | None = None,
-    names: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    values: Iterable[int], source: str, *, lines: Sequence[int] | None = None
 ) -> Lengths:
     """Lengths whose values have been checked.
 
     Raises:
         InputError: None, too many, or one below 1 or beyond all reason; names the first.
     """
-    made = Lengths(tuple(map(operator.index, values)), source, lines, tuple(names), tuple(notes))
+    made = Lengths(tuple(map(operator.index, values)), source, lines)
     refuse_count(len(made), source)
     if not made.values:
         raise InputError(plain(source), "there are no lengths; give at least one sequence")
@@ -109,9 +93,7 @@ def plain(text: str, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in clipped)
 
 
-_FOLDER_OPTION = re.compile(r",(glob|bytes-per-token|max)=")
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?(e[0-9]{1,2})?")
-_NOTED = ("empty", "links", "unreadable", "cut")
 _Whole = Annotated[int, BeforeValidator(float)]
 
 
@@ -177,88 +159,3 @@ def _normal_numbers(seed: int) -> Iterator[float]:
             factor = math.sqrt(-2.0 * math.log(square) / square)
             yield factor * two
             yield factor * one
-
-
-def folder(options: str) -> Lengths:
-    """The files below a folder as documents: a real long tail on any machine.
-
-    A file of ``b`` bytes counts as ``b / bytes-per-token`` tokens, rounded up. Files are sorted by
-    name. Links are never followed; links, empty files and files that cannot be opened are left
-    out and counted in the notes.
-
-    Args:
-        options: ``PATH,glob=*.py,bytes-per-token=3.6,max=8192``; all files, 4 bytes per token and
-            no cut when not given. A pattern with a slash is matched against the path below PATH.
-
-    Raises:
-        InputError: No folder, a bad option, or no file that matches.
-    """
-    first, *rest = _FOLDER_OPTION.split(options)
-    source, root = f"folder:{options}", Path(first)
-    given = dict(zip(rest[::2], rest[1::2], strict=True))
-    if len(given) * 2 != len(rest):
-        raise InputError(plain(source), "an option is given twice; leave one out")
-    ratio = _positive(given.get("bytes-per-token", "4"), "bytes-per-token", source)
-    most = _positive(given["max"], "max", source) if "max" in given else MAX_LENGTH
-    if not first or not root.is_dir():
-        remedy = "write folder:PATH,glob=*.py,bytes-per-token=3.6"
-        raise InputError("--lengths", f"{shown(plain(first))} is not a folder; {remedy}")
-    skipped: Counter[str] = Counter()
-    names, values = [], []
-    for path, size in _documents(root, given.get("glob", "*"), skipped):
-        tokens = math.ceil(size / ratio)
-        skipped["cut"] += tokens > most
-        names.append(str(path))
-        values.append(min(tokens, int(most)))
-        refuse_count(len(values), source)
-    said = {kind: f"{skipped[kind]:,} {kind} files or folders left out" for kind in _NOTED}
-    said["links"] = f"{skipped['links']:,} links left out"
-    said["cut"] = f"{skipped['cut']:,} documents cut to {most:,.0f} tokens"
-    notes = [said[kind] for kind in _NOTED if skipped[kind]]
-    if not values:
-        why = f" ({'; '.join(notes)})" if notes else ""
-        raise InputError(plain(source), f"no file matches{why}; check PATH and glob=")
-    return make_lengths(values, source, names=names, notes=notes)
-
-
-def _positive(text: str, name: str, source: str) -> float:
-    if not _NUMBER.fullmatch(text) or float(text) <= 0:
-        problem = f"{name} is {shown(plain(text))}, not a positive number; correct it"
-        raise InputError(plain(source), problem)
-    return float(text)
-
-
-def _documents(root: Path, pattern: str, skipped: Counter[str]) -> Iterator[tuple[Path, int]]:
-    """Matching files with their sizes in bytes, sorted; what is left out is counted."""
-
-    def unreadable(error: OSError) -> None:
-        skipped["unreadable"] += 1
-
-    for place, folders, files in os.walk(root, onerror=unreadable, followlinks=False):
-        folders.sort()
-        for name in sorted(files):
-            path = Path(place, name)
-            below = path.relative_to(root).as_posix()
-            if not fnmatch.fnmatchcase(below if "/" in pattern else name, pattern):
-                continue
-            size = _size(path, skipped)
-            if size:
-                yield path, size
-
-
-def _size(path: Path, skipped: Counter[str]) -> int:
-    """Bytes of a regular file that can be opened; 0 and a count for what is none."""
-    try:
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            skipped["links"] += 1
-            return 0
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError
-        with path.open("rb"):
-            pass
-    except OSError:
-        skipped["unreadable"] += 1
-        return 0
-    skipped["empty"] += status.st_size == 0
-    return status.st_size

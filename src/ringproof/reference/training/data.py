@@ -20,14 +20,13 @@ import numpy.typing as npt
 
 from ringproof.errors import InputError, shown
 from ringproof.reference.planning.elementwise import IntArray
-from ringproof.reference.planning.lengths import folder
 
 Tokens = npt.NDArray[np.unsignedinteger]
 """Token ids of one document, of any unsigned type."""
 
 HELD_OUT_EVERY = 20
 """One document in so many is held out; of fewer, the last one."""
-_FORMS = "use stdlib, stdlib:definitions, folder:PATH, folder:PATH,glob=*.md or synthetic:seed=0"
+_FORMS = "use stdlib, stdlib:definitions or synthetic:seed=0"
 _DEFINITION = re.compile(rb"\n\n(?=@|def |class |async def )")
 _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
@@ -71,8 +70,7 @@ def read_data(source: str, *, longest: int) -> DataSplit:
     """Open the documents that a user names. All ranks that have the files get the same documents.
 
     Args:
-        source: ``stdlib``, ``stdlib:definitions``, ``folder:PATH[,glob=*.md]`` or
-            ``synthetic[:seed=0,...]``.
+        source: ``stdlib``, ``stdlib:definitions`` or ``synthetic[:seed=0,...]``.
         longest: Maximum tokens per sequence. Longer documents are cut.
 
     Raises:
@@ -84,8 +82,6 @@ def read_data(source: str, *, longest: int) -> DataSplit:
         documents = standard_library(longest)
     elif source == "stdlib:definitions":
         documents = library_definitions(longest)
-    elif kind == "folder" and options:
-        documents = folder_files(options, longest)
     elif kind == "synthetic" and (options or not colon):
         documents = read_language(options, longest)
     else:
@@ -203,23 +199,8 @@ def _library_paths() -> list[str]:
         found += [(path.relative_to(root).as_posix(), str(path)) for path in paths]
     if not found:
         problem = "no file of the standard library is on disk"
-        raise InputError("data", f"{problem}; use folder:PATH")
+        raise InputError("data", f"{problem}; use synthetic")
     return [path for _, path in sorted(found)]
-
-
-def folder_files(options: str, longest: int) -> Files:
-    """Return the files of ``PATH`` or ``PATH,glob=*.md``, as the planner reads their lengths.
-
-    Raises:
-        InputError: There is no such folder, an option is wrong, or no file matches.
-    """
-    try:
-        found = folder(f"{options},bytes-per-token=1,max={longest}")
-    except InputError as error:  # the planner's own option has another name
-        field = "data" if error.field.startswith("--") else error.field
-        remedy = "write folder:PATH or folder:PATH,glob=*.md"
-        raise InputError(field, error.sentence.partition(";")[0] + f"; {remedy}") from error
-    return Files(found.names, np.array(found.values))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ class BatchOptions:
 
     data: str = option(
         "stdlib",
-        "Training data: stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic.",
+        "Training data: stdlib, stdlib:definitions or synthetic.",
         metavar="DATA",
     )
     seed: int = option(
