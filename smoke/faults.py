@@ -30,7 +30,7 @@ from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.mamba import Mamba
 from ringproof.reference.packing.capacity import PADDING
-from ringproof.reference.packing.padding import round_up
+from ringproof.reference.packing.partition import round_up
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.planning import Group, Microbatch
 from ringproof.reference.planning.elementwise import IntArray

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map
 
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.static import with_metadata
-from ringproof.reference.packing.capacity import local_to_global, to_capacity
-from ringproof.reference.packing.padding import round_up
+from ringproof.reference.packing.capacity import local_to_global, padding_pack, to_capacity
+from ringproof.reference.packing.partition import round_up
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
@@ -71,12 +71,10 @@ def rank_batch(
         device: Where the tensors live.
     """
     padded = sum(-(-len(tokens) // multiple) * multiple for tokens in sequences)
-    packed = pack(
-        [len(tokens) for tokens in sequences],
-        multiple=multiple,
-        capacity=Capacity(rows=padded + tail_rows, entries=len(sequences) + 1),
-        tail="dummy" if tail_rows else "none",
-    )
+    capacity = Capacity(rows=padded + tail_rows, entries=len(sequences) + 1)
+    packed = padding_pack(capacity)
+    if sequences:
+        packed = to_capacity(pack(list(map(len, sequences)), multiple=multiple), capacity)
     whole = torch.full((2 + depths, packed.rows), IGNORED, dtype=torch.int64)
     entries, positions = torch.zeros(2, packed.rows, dtype=torch.int64)
     real = torch.zeros(packed.rows, dtype=torch.bool)

@@ -19,8 +19,9 @@ from ringproof.cluster import Cluster
 from ringproof.errors import InputError
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
-from ringproof.reference.packing.partition import PARTITIONS
-from ringproof.reference.packing.sequences import PackedSequences, pack
+from ringproof.reference.packing.capacity import to_capacity
+from ringproof.reference.packing.partition import PARTITIONS, round_up
+from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 from smoke import cases
 from smoke.processes import ringproof
 
@@ -171,7 +172,7 @@ def test_a_scale_that_no_score_survives_is_refused(scale: float) -> None:
         ParityCase(world=2, scale=scale).check()
 
 
-PACK = pack([5, 1, 17, 64, 40], multiple=8, tail="dummy", total_multiple=64)
+PACK = to_capacity(pack([5, 1, 17, 64, 40], multiple=8), Capacity(rows=192, entries=6))
 WHOLE = {"seq_len": 128, "heads": 8, "kv_heads": 8}
 
 
@@ -223,7 +224,9 @@ def test_many_sequences_are_exact(cluster: Cluster, comm_type: str) -> None:
     lengths = [draw.randint(1, 30) for _ in range(60)]
     packs = {
         "zigzag": pack(lengths, multiple=8),
-        "contiguous": pack(lengths, total_multiple=4, tail="extend_last"),
+        "contiguous": to_capacity(
+            pack(lengths), Capacity(rows=round_up(sum(lengths), 4), entries=61)
+        ),
     }
     shape = {"heads": 4, "kv_heads": 4, "head_dim": 8, "v_head_dim": 8}
     wanted = [
@@ -240,14 +243,14 @@ def test_many_sequences_are_exact(cluster: Cluster, comm_type: str) -> None:
     assert [result["pass"] for result in measured(cluster, wanted)] == [True, True]
 
 
-RIGHT = build([(5, 8), (16, 16), (24, 24), (0, 16)], sequences=3, tail="dummy")
+RIGHT = build([(5, 8), (16, 16), (24, 24), (0, 16)], sequences=3)
 WRONG = {
     "none": RIGHT,
-    "one token shifted": build([(4, 8), (16, 16), (24, 24), (0, 16)], sequences=3, tail="dummy"),
-    "boundary shifted": build([(5, 8), (24, 24), (16, 16), (0, 16)], sequences=3, tail="dummy"),
-    "sequences leak": build([(5, 8), (40, 40), (0, 16)], sequences=2, tail="dummy"),
-    "padding seen": build([(8, 8), (16, 16), (24, 24), (0, 16)], sequences=3, tail="dummy"),
-    "tail seen": build([(5, 8), (16, 16), (24, 24), (16, 16)], sequences=4, tail="none"),
+    "one token shifted": build([(4, 8), (16, 16), (24, 24), (0, 16)], sequences=3),
+    "boundary shifted": build([(5, 8), (24, 24), (16, 16), (0, 16)], sequences=3),
+    "sequences leak": build([(5, 8), (40, 40), (0, 16)], sequences=2),
+    "padding seen": build([(8, 8), (16, 16), (24, 24), (0, 16)], sequences=3),
+    "tail seen": build([(5, 8), (16, 16), (24, 24), (16, 16)], sequences=4),
 }
 
 
@@ -285,12 +288,11 @@ def test_a_pack_that_is_not_the_tensors_is_refused(
 
 
 def test_the_command_measures_a_pack() -> None:
-    levels_and_rows = ("--comm", "a2a+p2p", "--hcp", "2,1", "--pack-rows", "128")
-    packed = ("--lengths", "5,1,17,64", *levels_and_rows)
+    packed = ("--lengths", "5,1,17,64", "--comm", "a2a+p2p", "--hcp", "2,1")
     done = ringproof("parity", "attention", *packed, "--json", "-")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["pass"], result["layout"], result["world"]) == (True, "thd", 2)
-    assert result["case"]["packed"]["cu_seqlens"] == [0, 5, 6, 23, 87, 87]
-    assert result["case"]["packed"]["cu_seqlens_padded"] == [0, 8, 12, 32, 96, 128]
+    assert result["case"]["packed"]["cu_seqlens"] == [0, 5, 6, 23, 87]
+    assert result["case"]["packed"]["cu_seqlens_padded"] == [0, 8, 12, 32, 96]
     assert max(result["max_abs_error"].values()) <= 1e-10

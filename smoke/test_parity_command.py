@@ -87,7 +87,6 @@ def test_a_log_starts_anew(tmp_path: Path) -> None:
         (["--backend", "smoke"], "--backend"),
         (["--timeout", "nan"], "--timeout"),
         (["--seed", str(2**70)], "--seed"),
-        (["--kv-replication", "2"], "--kv-replication"),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )

@@ -198,7 +198,7 @@ def faults(packed: PackedSequences, size: int) -> dict[str, Sharding]:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_fault_is_seen(fault: str, size: int) -> None:
     """Negative control, with finite padding: it is not NaN that gives the fault away."""
-    packed = build([(5, 8), (16, 16)], sequences=2, tail="none")
+    packed = build([(5, 8), (16, 16)], sequences=2)
     inputs = [tensor.nan_to_num(0.5) for tensor in random_inputs(packed, seed=2, heads=(4, 2))]
     right = dense(packed, inputs, causal=True)
     assert worst(play(inputs, Sharding.of_pack(packed, size, "zigzag"), causal=True), right) < 1e-10
@@ -337,7 +337,7 @@ def _two_tiles() -> tuple[Tile, ...]:
 
 def test_wrong_tables_are_seen() -> None:
     """Negative control: a leak across two sequences, one token of padding, a lost tile."""
-    packed = build([(5, 8), (8, 8)], sequences=2, tail="none")
+    packed = build([(5, 8), (8, 8)], sequences=2)
     right = Sharding.of_pack(packed, 2, "zigzag")
     expected = visible(packed, causal=True)
     assert tables_pairs(right, causal=True) == expected

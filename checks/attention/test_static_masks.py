@@ -177,8 +177,8 @@ def test_rows_that_see_nothing(dtype: torch.dtype, inner: AttentionKernel) -> No
 
 # Negative controls, of 64 rows over 2 ranks.
 CAPACITY = Capacity(rows=64, entries=5)
-BEFORE = to_capacity(build([(24, 24), (40, 40)], sequences=2, tail="none"), CAPACITY)
-NOW = to_capacity(build([(5, 8), (24, 24)], sequences=2, tail="none"), CAPACITY)
+BEFORE = to_capacity(build([(24, 24), (40, 40)], sequences=2), CAPACITY)
+NOW = to_capacity(build([(5, 8), (24, 24)], sequences=2), CAPACITY)
 
 
 def played_as(told: RowTable) -> tuple[DenseResult, DenseResult]:

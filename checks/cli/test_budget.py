@@ -24,7 +24,6 @@ REFUSED = {
     "train --graphs bank --max-tokens-per-rank 65536 --max-length 65536": "--max-tokens-per-rank",
     "parity attention --head-dim 1000000": r"--head-dim: .* GB are free",
     "parity attention --heads 1000000": r"--heads: .* GB are free",
-    "parity attention --lengths 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
     "plan --ranks 8 --max-tokens-per-rank 4096 --graphs --batches 1000 "
     "--lengths lognormal:mean=512,max=4096,n=100000": r"--batches: '1,000' takes about 1,001 s",
     "plan sweep --ranks 8 --max-tokens-per-rank 4096,8192,16384 --cp-sizes pow2 "

@@ -113,7 +113,6 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES
     from ringproof.reference.model.config import PRESETS
     from ringproof.reference.packing.partition import PARTITIONS
-    from ringproof.reference.packing.sequences import TAILS
     from ringproof.reference.planning import hardware, shapes
     from ringproof.reference.training.options import GRAPHS, SCHEDULES
     from ringproof.rehearsal.conform.cases import CASES, VERL_CASES
@@ -131,7 +130,6 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     yield "shape of a model to plan for", [shape.name for shape in shapes.SHAPES]
     yield "hardware to plan for", [preset.name for preset in hardware.PRESETS]
     yield "partition", PARTITIONS
-    yield "tail of a pack", TAILS
     yield "schedule", SCHEDULES
     yield "conformance case", [case.id for case in (*CASES, *VERL_CASES)]
     yield "fault planted in upstream", [fault.name for fault in FAULTS]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ringproof.reference.packing.sequences import PackedSequences
 
 
-def build(entries: list[tuple[int, int]], *, sequences: int, tail: str) -> PackedSequences:
+def build(entries: list[tuple[int, int]], *, sequences: int) -> PackedSequences:
     """A pack from (real, rows) of each entry."""
     real, rows = [0], [0]
     for length, padded in entries:
@@ -20,7 +20,6 @@ def build(entries: list[tuple[int, int]], *, sequences: int, tail: str) -> Packe
         cu_seqlens_padded=tuple(rows),
         max_seqlen=max(padded for _, padded in entries),
         sequences=sequences,
-        tail=tail,
     )
 
 
@@ -32,12 +31,11 @@ def random_pack(seed: int, multiple: int) -> PackedSequences:
         rows = multiple * draw.randint(0, 4)
         real = draw.choice([0, min(1, rows), draw.randint(0, rows), rows])
         entries.append((real, rows))
-    sequences, tail = len(entries), draw.choice(["none", "dummy", "extend_last"])
-    if tail == "dummy" or not any(rows for _, rows in entries):
-        tail = "dummy"
+    sequences = len(entries)
+    if not draw.randrange(3) or not any(rows for _, rows in entries):
         entries.append((0, multiple * draw.randint(1, 3)))
     entries += [(0, 0)] * draw.randint(0, 2)
-    return build(entries, sequences=sequences, tail=tail)
+    return build(entries, sequences=sequences)
 
 
 def packs(multiple: int) -> st.SearchStrategy[PackedSequences]:

@@ -12,41 +12,31 @@ from hypothesis import strategies as st
 
 from checks.packing.packs import packs
 from ringproof.errors import InputError
-from ringproof.reference.packing.padding import round_up
-from ringproof.reference.packing.sequences import TAILS, Capacity, PackedSequences, pack
+from ringproof.reference.packing.capacity import padding_pack, to_capacity
+from ringproof.reference.packing.partition import round_up
+from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 
 lengths_lists = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
 multiples = st.sampled_from([1, 2, 6, 8, 16])
 
 
-@given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(1, 4))
-def test_a_pack_keeps_its_sequences(
-    lengths: list[int], multiple: int, tail: str, whole: int
-) -> None:
-    packed = pack(lengths, multiple=multiple, total_multiple=whole * multiple, tail=tail)
-    count = len(lengths)
-    assert packed.sequences == count
-    assert packed.lengths[:count] == tuple(lengths)
+@given(lengths_lists, multiples)
+def test_a_pack_keeps_its_sequences(lengths: list[int], multiple: int) -> None:
+    packed = pack(lengths, multiple=multiple)
+    assert (packed.sequences, packed.lengths) == (len(lengths), tuple(lengths))
     assert packed.tokens == sum(lengths)
-    assert all(rows % multiple == 0 for rows in packed.padded_lengths)
-    assert packed.rows == round_up(sum(round_up(n, multiple) for n in lengths), whole * multiple)
+    assert packed.padded_lengths == tuple(round_up(n, multiple) for n in lengths)
     assert packed.max_seqlen == max(packed.padded_lengths)
-    kept = count if tail == "dummy" else count - 1
-    assert packed.padded_lengths[:kept] == tuple(round_up(n, multiple) for n in lengths[:kept])
-    assert packed.lengths[count:] in ((), (0,))
 
 
-@given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(0, 3))
-def test_a_capacity_fixes_every_size(
-    lengths: list[int], multiple: int, tail: str, spare: int
-) -> None:
+@given(lengths_lists, multiples, st.integers(0, 3))
+def test_a_capacity_fixes_every_size(lengths: list[int], multiple: int, spare: int) -> None:
     """Whatever is packed, a graph sees the same number of entries, rows and the same maximum."""
     capacity = Capacity(rows=multiple * 400, entries=len(lengths) + 1 + spare)
-    packed = pack(lengths, multiple=multiple, tail=tail, capacity=capacity)
-    assert len(packed.cu_seqlens) == len(packed.cu_seqlens_padded) == capacity.entries + 1
-    assert packed.rows == packed.max_seqlen == capacity.rows
-    assert packed.lengths[: len(lengths)] == tuple(lengths)
-    assert sum(packed.lengths) == sum(lengths)
+    for packed in (to_capacity(pack(lengths, multiple=multiple), capacity), padding_pack(capacity)):
+        assert len(packed.cu_seqlens) == len(packed.cu_seqlens_padded) == capacity.entries + 1
+        assert packed.rows == packed.max_seqlen == capacity.rows
+        assert packed.tokens == sum(packed.lengths[: packed.sequences])
 
 
 @given(packs(4))
@@ -65,7 +55,6 @@ GOOD: dict[str, Any] = {
     "cu_seqlens_padded": (0, 8, 16, 24),
     "max_seqlen": 8,
     "sequences": 2,
-    "tail": "dummy",
 }
 
 
@@ -90,10 +79,7 @@ def test_the_good_one_is_good() -> None:
         ({"sequences": 4}, "^sequences: 4 is not a number of entries from 0 to 3"),
         ({"sequences": -1}, "^sequences: "),
         ({"sequences": 1}, "^sequences: an entry after the first 1 has real tokens"),
-        ({"tail": "none"}, "^tail: 1 entries after the 2 sequences have rows"),
-        ({"tail": "extend_last"}, "^tail: 1 entries"),
-        ({"tail": "drop"}, "^tail: 'drop' is unknown"),
-        ({"cu_seqlens": (0, 0, 0, 0), "sequences": 0}, "^tail: 3 entries after the 0 sequences"),
+        ({"cu_seqlens": (0, 0, 0, 0), "sequences": 0}, "^sequences: 3 entries after the 0 sequ"),
     ],
 )
 def test_a_wrong_pack_is_refused_by_field(change: dict[str, Any], named: str) -> None:
@@ -112,25 +98,6 @@ def test_a_wrong_pack_is_refused_by_field(change: dict[str, Any], named: str) ->
         ([], {}, "^lengths: .* has no rows to pack"),
         ([0, 0], {}, "^lengths: .* has no rows to pack"),
         ([5], {"multiple": 0}, "^multiple: "),
-        ([5], {"total_multiple": -8}, "^total_multiple: "),
-        ([5], {"tail": "drop"}, "^tail: 'drop' is unknown"),
-        ([5], {"total_multiple": 8}, "^tail: 3 rows are left over"),
-        (
-            [5],
-            {"capacity": Capacity(rows=4, entries=2)},
-            "^capacity.rows: 4 rows do not hold the 5",
-        ),
-        (
-            [5, 5],
-            {"tail": "dummy", "capacity": Capacity(rows=16, entries=2)},
-            "^capacity.entries: 2 entries do not hold the 3",
-        ),
-        (
-            [5],
-            {"tail": "dummy", "multiple": 8, "total_multiple": 12},
-            "a tail of 4, not a multiple of 8",
-        ),
-        ([], {"tail": "extend_last", "capacity": Capacity(rows=8, entries=1)}, "^tail: .*no last"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(
@@ -152,13 +119,3 @@ def test_a_capacity_is_positive(rows: Any, entries: Any) -> None:
         InputError, match=r"^capacity\.(rows|entries): .* is not a positive integer"
     ):
         Capacity(rows=rows, entries=entries)
-
-
-def test_the_policies_differ_in_who_owns_the_tail() -> None:
-    rows = {tail: pack([5, 3], tail=tail, total_multiple=8).padded_lengths for tail in TAILS}
-    assert set(rows.values()) == {(5, 3)}, "no tail, no difference"
-    longer = {
-        tail: pack([5, 2], tail=tail, total_multiple=8).padded_lengths
-        for tail in ("dummy", "extend_last")
-    }
-    assert longer == {"dummy": (5, 2, 1), "extend_last": (5, 3)}

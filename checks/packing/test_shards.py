@@ -111,7 +111,7 @@ def test_one_rank_takes_any_length() -> None:
     ("lengths", "size", "partition", "named"),
     [
         ([8, 9], 2, "zigzag", "cu_seqlens_padded: 9 rows of entry 1 .*; pack with multiple=4"),
-        ([8, 9], 2, "contiguous", "cu_seqlens_padded: 17 rows .*; pack with total_multiple=2"),
+        ([8, 9], 2, "contiguous", "cu_seqlens_padded: 17 rows .*; pack with multiple=2"),
         ([8, 8], 2, "stripes", "partition: 'stripes' is unknown"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_pack_at_capacity_has_the_same_sequences(
 
 
 def test_a_dummy_shrinks_and_goes() -> None:
-    packed = pack([5, 3], multiple=4, tail="dummy", capacity=Capacity(rows=32, entries=6))
+    packed = to_capacity(pack([5, 3], multiple=4), Capacity(rows=32, entries=6))
     assert to_capacity(packed, Capacity(rows=16, entries=3)).padded_lengths == (8, 4, 4)
     assert to_capacity(packed, Capacity(rows=12, entries=2)).padded_lengths == (8, 4)
 

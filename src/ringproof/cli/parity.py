@@ -19,22 +19,16 @@ from ringproof.cluster import Cluster, RankContext, launched_world, run_launched
 from ringproof.errors import InputError
 from ringproof.options import check_options, option, seconds
 from ringproof.reference.attention.case import DTYPES, ParityCase
-from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
-from ringproof.reference.packing.padding import padding_multiple
-from ringproof.reference.packing.partition import PARTITIONS
-from ringproof.reference.packing.sequences import TAILS, Capacity, PackedSequences, pack
+from ringproof.reference.attention.names import COMM_TYPES
+from ringproof.reference.packing.partition import PARTITIONS, padding_multiple
+from ringproof.reference.packing.sequences import PackedSequences, pack
 
 _OTHER_NAMES = MappingProxyType(
     {
-        "capacity.entries": "--pack-entries",
-        "capacity.rows": "--pack-rows",
-        "capacity.rows or total_multiple": "--pack-rows",
         "comm_type": "--comm",
         "cp_size": "--ranks",
-        "cu_seqlens_padded": "--pad-multiple",
         "hierarchical_context_parallel_sizes": "--hcp",
         "hierarchical_sizes": "--hcp",
-        "multiple": "--pad-multiple",
         "packed": "--lengths",
         "world": "--ranks",
     }
@@ -64,23 +58,8 @@ class AttentionCommand:
     seq_len: int | None = option(
         None, f"Number of tokens in the whole sequence.  [default: {_SEQUENCE_TOKENS}]"
     )
-    batch: int | None = option(None, "Number of sequences.  [default: 1]")
     lengths: str | None = option(
         None, "Pack sequences of these lengths (THD), such as 5,1,17,64.", metavar="N,N,..."
-    )
-    pad_multiple: int = option(
-        0,
-        "Pad each packed sequence to a multiple of this. 0 means what CP needs.",
-        needs="lengths",
-    )
-    tail: str = option("dummy", "How the tail of a pack is filled.", choices=TAILS, needs="lengths")
-    pack_rows: int = option(
-        0, "Number of rows of the pack. 0 means as many as needed.", needs="lengths"
-    )
-    pack_entries: int = option(
-        0,
-        "Number of sequences of the pack, a dummy included. 0 means as many as there are.",
-        needs="pack_rows",
     )
     heads: int = option(8, "Number of query heads.")
     kv_heads: int = option(0, "Number of key/value heads. 0 means as many as --heads.")
@@ -89,22 +68,14 @@ class AttentionCommand:
     dtype: str = option("float64", "Precision of the measured attention.", choices=DTYPES)
     causal: bool = option(True, "Whether the attention mask is causal or full.", "--causal/--full")
     partition: str = option("zigzag", "How rows are shared out over the ranks.", choices=PARTITIONS)
-    kernel: str = option(
-        "auto", "Attention kernel; sdpa is torch's flash attention.", choices=KERNEL_NAMES
-    )
-    scale: float | None = option(None, "Softmax scale.  [default: head-dim**-0.5]")
-    kv_replication: int = option(
-        1, "Number of copies of each key/value head before the all-to-all."
-    )
     seed: int = option(0, "Random seed of the inputs.")
     timeout: float = seconds(120.0, "Seconds after which a case counts as hung.")
     start: RankOptions
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name, value in (("--seq-len", self.seq_len), ("--batch", self.batch)):
-            if self.lengths is not None and value is not None:
-                raise InputError(name, f"{name} has no effect with --lengths; leave it out")
+        if self.lengths is not None and self.seq_len is not None:
+            raise InputError("--seq-len", "--seq-len has no effect with --lengths; leave it out")
 
     def case(self, launched: int | None) -> ParityCase:
         """Return the case to measure, on the ranks that torchrun made, if any.
@@ -119,8 +90,7 @@ class AttentionCommand:
             "world": world,
             "comm_type": self.comm,
             "hierarchical_sizes": self.hcp,
-            "seq_len": packed.rows if packed else _given(self.seq_len, _SEQUENCE_TOKENS),
-            "batch": _given(self.batch, 1),
+            "seq_len": packed.rows if packed else self.seq_len or _SEQUENCE_TOKENS,
             "packed": packed,
             "kv_heads": self.kv_heads or self.heads,
             "v_head_dim": self.v_head_dim or self.head_dim,
@@ -130,24 +100,11 @@ class AttentionCommand:
         return case
 
     def _pack(self, world: int) -> PackedSequences | None:
-        """Return the pack of ``--lengths`` and its companions; ``None`` without it."""
+        """Return the pack of ``--lengths``, padded as CP needs; ``None`` without it."""
         if self.lengths is None:
             return None
-        lengths = integers("--lengths", self.lengths)
-        whole = padding_multiple(cp_size=world, partition=self.partition)
-        multiple = self.pad_multiple or whole
-        entries = self.pack_entries or len(lengths) + 1
-        return pack(
-            lengths,
-            multiple=multiple,
-            total_multiple=math.lcm(multiple, whole),
-            tail=self.tail,
-            capacity=Capacity(rows=self.pack_rows, entries=entries) if self.pack_rows else None,
-        )
-
-
-def _given(value: int | None, default: int) -> int:
-    return default if value is None else value
+        multiple = padding_multiple(world, self.partition)
+        return pack(integers("--lengths", self.lengths), multiple=multiple)
 
 
 @app.command(epilog=EXAMPLE)
@@ -178,12 +135,10 @@ def parity_estimate(case: ParityCase) -> Estimate:
     tensors = case.world * _COPIES * case.batch * case.seq_len * row
     longest = max(case.packed.lengths) if case.packed else case.seq_len
     scores = _COPIES * case.batch * case.heads // case.kv_heads * longest**2 * 8
-    rows = ("--pad-multiple", None) if case.packed else ("--seq-len", case.seq_len)
+    rows = ("--lengths" if case.packed else "--seq-len", case.seq_len)
     sizes = (("--heads", case.heads), ("--head-dim", max(case.head_dim, case.v_head_dim)), rows)
-    option, value = max(sizes, key=lambda size: size[1] or 0)
-    if case.packed and case.seq_len > max(case.heads, case.head_dim):
-        option, value = rows
-    parts = (EstimatePart(option, value, tensors), EstimatePart("--seq-len", case.seq_len, scores))
+    option, value = max(sizes, key=lambda size: size[1])
+    parts = (EstimatePart(option, value, tensors), EstimatePart(*rows, scores))
     return Estimate(case.world, parts, "--ranks", case.world)
 
 

@@ -168,5 +168,5 @@ def _communicator(tp: TensorParallel) -> Communicator:
 def _check_rows(x: torch.Tensor, tp: TensorParallel) -> None:
     if x.shape[0] % tp.size:
         problem = f"sequence parallelism cannot divide {x.shape[0]} rows over {tp.size} ranks"
-        remedy = "pad the pack (see packing.padding.padding_multiple)"
+        remedy = "pad each sequence to a multiple of CP x TP rows"
         raise InputError("rows", f"{problem}; {remedy}")

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.packing.padding import round_up
-from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
+from ringproof.reference.packing.partition import round_up
+from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.packing.shards import pack_spans
 
 Rows = npt.NDArray[np.int64]
@@ -121,13 +121,17 @@ def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
         cu_seqlens=real + real[-1:] * unused,
         cu_seqlens_padded=used + (capacity.rows,) * unused,
         max_seqlen=capacity.rows,
-        tail="dummy" if missing else packed.tail,
     )
 
 
 def padding_pack(capacity: Capacity) -> PackedSequences:
     """Return a pack of that size without any sequence: one dummy, and unused entries."""
-    return pack((), multiple=capacity.rows, tail="dummy", capacity=capacity)
+    return PackedSequences(
+        cu_seqlens=(0,) * (capacity.entries + 1),
+        cu_seqlens_padded=(0,) + (capacity.rows,) * capacity.entries,
+        max_seqlen=capacity.rows,
+        sequences=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,30 @@ def check_partition(partition: str) -> None:
     check_name("partition", partition, PARTITIONS)
 
 
+def padding_multiple(size: int, partition: str) -> int:
+    """Return the multiple of rows to which a packed sequence is padded: whole chunks on each rank.
+
+    Source: Transformer Engine's ``thd_partition_indices_kernel``.
+
+    Raises:
+        InputError: An unknown partition.
+
+    >>> padding_multiple(4, "zigzag"), padding_multiple(1, "zigzag")
+    (8, 1)
+    """
+    check_partition(partition)
+    return size * (2 if partition == "zigzag" and size > 1 else 1)
+
+
+def round_up(rows: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below ``rows``.
+
+    >>> round_up(17, 8), round_up(16, 8), round_up(0, 8)
+    (24, 16, 0)
+    """
+    return -(-rows // multiple) * multiple
+
+
 def check_divisible(seq_len: int, size: int, partition: str) -> None:
     """Refuse a sequence that cannot be cut evenly.
 

@@ -28,11 +28,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from ringproof.errors import InputError, check_name, shown
-from ringproof.reference.packing.padding import round_up
-from ringproof.reference.packing.partition import Span
+from ringproof.errors import InputError, shown
+from ringproof.reference.packing.partition import Span, round_up
 
-TAILS = ("none", "dummy", "extend_last")
 MOST_ROWS = 2**31 - 1  # kernels take cu_seqlens as int32
 
 
@@ -45,10 +43,8 @@ class PackedSequences:
         cu_seqlens_padded: Rows before each entry, and in total. Starts at 0.
         max_seqlen: At least the longest entry's rows; a graph's capacity may be larger.
         sequences: Number of entries that are sequences, the first ones. The others hold no real
-            token: a dummy that covers the tail, or unused places of a fixed capacity.
-        tail: Owner of the rows behind the last sequence's own padding: ``none`` (there are no
-            such rows), ``dummy`` (an entry of its own without real tokens) or ``extend_last``
-            (the last sequence, as padding).
+            token: a dummy that covers the rows behind the last sequence's own padding, or unused
+            places of a fixed capacity.
 
     Raises:
         InputError: Anything of the above does not hold, or there are no rows, or more than
@@ -59,7 +55,6 @@ class PackedSequences:
     cu_seqlens_padded: tuple[int, ...]
     max_seqlen: int
     sequences: int
-    tail: str = "none"
 
     def __post_init__(self) -> None:
         _check_cumulative("cu_seqlens", self.cu_seqlens)
@@ -78,10 +73,9 @@ class PackedSequences:
         if not _is_int(self.max_seqlen) or self.max_seqlen < max(self.padded_lengths):
             problem = f"{shown(self.max_seqlen)} is not an integer from {max(self.padded_lengths)}"
             raise InputError("max_seqlen", f"{problem}, the rows of the longest entry, upwards")
-        self._check_tail()
+        self._check_sequences()
 
-    def _check_tail(self) -> None:
-        check_name("tail", self.tail, TAILS)
+    def _check_sequences(self) -> None:
         entries = len(self.cu_seqlens) - 1
         if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
             problem = f"{shown(self.sequences)} is not a number of entries from 0 to {entries}"
@@ -90,9 +84,9 @@ class PackedSequences:
             problem = f"an entry after the first {self.sequences} has real tokens"
             raise InputError("sequences", f"{problem}; count all sequences")
         others = sum(rows > 0 for rows in self.padded_lengths[self.sequences :])
-        if others > (self.tail == "dummy"):
+        if others > 1:
             problem = f"{others} entries after the {self.sequences} sequences have rows"
-            raise InputError("tail", f"{problem}; only one dummy may have rows")
+            raise InputError("sequences", f"{problem}; only one dummy may have rows")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -142,59 +136,30 @@ class Capacity:
             _check_positive(f"capacity.{name}", value)
 
 
-def pack(
-    lengths: Sequence[SupportsIndex],
-    *,
-    multiple: int = 1,
-    total_multiple: int = 1,
-    tail: str = "none",
-    capacity: Capacity | None = None,
-) -> PackedSequences:
-    """Put sequences one after the other, each padded; rows after the last sequence are padding.
+def pack(lengths: Sequence[SupportsIndex], *, multiple: int = 1) -> PackedSequences:
+    """Put sequences one after the other, each padded to a multiple of rows.
 
     Args:
         lengths: Real tokens of each sequence; one of 0 takes no rows.
-        multiple: Each sequence's rows, and the tail's, are a multiple of this. See
-            :func:`~ringproof.reference.packing.padding.padding_multiple`.
-        total_multiple: The pack's rows are a multiple of this.
-        tail: One of :data:`TAILS`.
-        capacity: Fixed numbers of rows and entries. ``max_seqlen`` is then the capacity's rows.
+        multiple: See :func:`~ringproof.reference.packing.partition.padding_multiple`.
 
     Raises:
-        InputError: A negative length, no rows at all, more than the capacity, a tail where none
-            is allowed, or one that is not a multiple of ``multiple``.
+        InputError: A negative length, or no rows at all.
 
-    >>> pack([5, 1, 17], multiple=8, tail="dummy", capacity=Capacity(rows=64, entries=5))
-    ... # doctest: +NORMALIZE_WHITESPACE
-    PackedSequences(cu_seqlens=(0, 5, 6, 23, 23, 23), cu_seqlens_padded=(0, 8, 16, 40, 64, 64),
-                    max_seqlen=64, sequences=3, tail='dummy')
+    >>> pack([5, 1, 17], multiple=8)  # doctest: +NORMALIZE_WHITESPACE
+    PackedSequences(cu_seqlens=(0, 5, 6, 23), cu_seqlens_padded=(0, 8, 16, 40),
+                    max_seqlen=24, sequences=3)
     """
-    check_name("tail", tail, TAILS)
-    for name, value in (("multiple", multiple), ("total_multiple", total_multiple)):
-        _check_positive(name, value)
+    _check_positive("multiple", multiple)
     real = [_length(index, length) for index, length in enumerate(lengths)]
     padded = [round_up(length, multiple) for length in real]
-    used = sum(padded)
-    missing = (capacity.rows if capacity else round_up(used, total_multiple)) - used
-    if missing:
-        _check_missing(missing, used, multiple=multiple, tail=tail)
-        if tail == "dummy":
-            real.append(0)
-            padded.append(missing)
-        elif padded:
-            padded[-1] += missing
-        else:
-            raise InputError("tail", "there is no last sequence that could be extended; use dummy")
-    if capacity:
-        _fill(real, padded, capacity.entries)
     if not sum(padded):
         raise InputError("lengths", f"{list(lengths)} has no rows to pack; give a sequence")
     return PackedSequences(
         cu_seqlens=_cumulative(real),
         cu_seqlens_padded=_cumulative(padded),
-        max_seqlen=capacity.rows if capacity else max(padded),
+        max_seqlen=max(padded),
         sequences=len(lengths),
-        tail=tail,
     )
 
 
@@ -211,27 +176,6 @@ def _length(index: int, length: SupportsIndex) -> int:
 def _check_positive(name: str, value: int) -> None:
     if not _is_int(value) or value < 1:
         raise InputError(name, f"{shown(value)} is not a positive integer; give 1 or more")
-
-
-def _check_missing(missing: int, used: int, *, multiple: int, tail: str) -> None:
-    if missing < 0:
-        problem = f"{used + missing} rows do not hold the {used} of the sequences"
-        raise InputError("capacity.rows", f"{problem}; pack fewer")
-    if tail == "none":
-        problem = f"{missing} rows are left over, and there is no tail"
-        raise InputError("tail", f"{problem}; use dummy or extend_last")
-    if missing % multiple:
-        problem = f"{used + missing} rows leave a tail of {missing}, not a multiple of {multiple}"
-        raise InputError("capacity.rows or total_multiple", f"{problem}; change it")
-
-
-def _fill(real: list[int], padded: list[int], entries: int) -> None:
-    if len(real) > entries:
-        problem = f"{entries} entries do not hold the {len(real)} of the pack with its tail"
-        raise InputError("capacity.entries", f"{problem}; pack fewer")
-    unused = [0] * (entries - len(real))
-    real.extend(unused)
-    padded.extend(unused)
 
 
 def _check_cumulative(name: str, values: tuple[int, ...]) -> None:

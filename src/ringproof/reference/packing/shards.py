@@ -92,7 +92,7 @@ def check_pack(packed: PackedSequences, size: int, partition: str) -> None:
     check_partition(partition)
     if partition == "contiguous" and packed.rows % size:
         problem = f"{packed.rows} rows cannot be divided contiguously over {size} CP ranks"
-        remedy = f"pack with total_multiple={size} and a tail"
+        remedy = f"pack with multiple={size}"
         raise InputError("cu_seqlens_padded", f"{problem}; {remedy}")
     if partition == "zigzag" and size > 1:
         for index, rows in enumerate(packed.padded_lengths):

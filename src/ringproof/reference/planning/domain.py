@@ -28,7 +28,7 @@ class Domain:
         max_sequences: Largest number of sequences in one group (a captured graph's capacity).
         microbatch_multiple: The number of microbatches is a multiple of this (interleaved PP).
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this, with a group
-            of one rank, too; see `ringproof.reference.packing.padding`.
+            of one rank, too.
 
     Raises:
         InputError: A value out of range, or a size that is not a divisor.
