@@ -21,6 +21,7 @@ from ringproof.reference.packing.capacity import (
 from ringproof.reference.packing.partition import (
     PARTITIONS,
     check_divisible,
+    padding_multiple,
 )
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 from ringproof.reference.packing.shards import Sharding, check_pack
@@ -105,6 +106,13 @@ def test_one_rank_takes_any_length() -> None:
     packed = pack([5, 1, 17])
     for partition in PARTITIONS:
         assert local_to_global(packed, 1, 0, partition).tolist() == list(range(23))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1), sizes, st.sampled_from(PARTITIONS))
+def test_what_is_padded_to_its_multiple_can_be_cut(
+    lengths: list[int], size: int, partition: str
+) -> None:
+    check_pack(pack(lengths, multiple=padding_multiple(size, partition)), size, partition)
 
 
 @pytest.mark.parametrize(
