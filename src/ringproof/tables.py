@@ -22,7 +22,6 @@ def parsed(text: str) -> dict[str, Any]:
         ValueError: It is not TOML, or is nested too deeply.
     """
     try:
-        table: dict[str, Any] = importlib.import_module(_TOML).loads(text)
+        return dict(importlib.import_module(_TOML).loads(text))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    return table

@@ -244,7 +244,7 @@ def _require_folder() -> None:
         raise InputError("current folder", sentence) from error
 
 
-_OWN_WORDS = (
+_OWN_WORDS = (  # for what click and pydantic say otherwise
     (re.compile(r"^Invalid value for '([^']+)': (?:Value error, )?"), r"\1: "),
     (
         re.compile(r"^Missing (?:option|argument|parameter) '([^']+)'\.?"),
@@ -255,7 +255,6 @@ _OWN_WORDS = (
         r"this is not a valid \1",
     ),
 )
-"""How our own messages say what click says otherwise."""
 
 
 def _refused(error: Any) -> int:

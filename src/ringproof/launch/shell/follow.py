@@ -205,10 +205,8 @@ def follow(
         follower.run(parse(script, source, budget))
     except _Leave as leave:
         exit_line = leave.line
-    except RecursionError as problem:
-        raise InputError(
-            source, "its functions call themselves, or it is nested too deeply; write it out"
-        ) from problem
+    except RecursionError as why:
+        raise InputError(source, "it is too deep, or functions call themselves; unroll it") from why
     return FollowedScript(tuple(follower.found), tuple(follower.notes), exit_line)
 
 
