@@ -220,3 +220,13 @@ def test_a_skill_nested_in_another_keeps_its_own_files(tmp_path: Path) -> None:
     make_skill(folder / "assets", name="two", head=HEAD.replace("test", "cat, a dog or a horse"))
     report = report_on(tmp_path)
     assert (report.findings, report.skills, report.files) == ((), 2, 2)
+
+
+def test_a_skill_is_compared_with_one_that_is_alike(tmp_path: Path) -> None:
+    for number in range(40):
+        folder = make_skill(tmp_path, name=f"s{number}", head=HEAD.replace("needs {name}", "runs"))
+        if number == 39:
+            path = folder / "SKILL.md"
+            path.write_text(path.read_text().replace("name: s39", "name: s38"))
+    found = [item.rule for item in report_on(tmp_path / "skills").findings]
+    assert found.count("RP207") == 39 and found.count("RP206") == 1

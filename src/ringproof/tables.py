@@ -7,8 +7,6 @@ import sys
 from importlib import resources
 from typing import Any
 
-_TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-
 
 def read_table(package: str, name: str) -> dict[str, Any]:
     """Return the content of a TOML file of a package of ours."""
@@ -21,7 +19,8 @@ def parsed(text: str) -> dict[str, Any]:
     Raises:
         ValueError: It is not TOML, or is nested too deeply.
     """
+    module = "tomllib" if sys.version_info >= (3, 11) else "tomli"
     try:
-        return dict(importlib.import_module(_TOML).loads(text))
+        return dict(importlib.import_module(module).loads(text))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error

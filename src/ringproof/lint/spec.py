@@ -174,20 +174,21 @@ def check_sizes(skill: Skill) -> Iterator[Finding]:
 
 
 def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
-    """Skills of the same name, or with descriptions that an agent can hardly tell apart."""
-    seen: list[tuple[Skill, str, frozenset[str]]] = []
+    """Skills with the name of an earlier one, or a description that agents hardly tell from it."""
+    named: dict[str, Skill] = {}
+    seen: list[tuple[Skill, frozenset[str]]] = []
     for skill in skills:
         name = str(skill.frontmatter.data.get("name", "")).strip()
-        description = str(skill.frontmatter.data.get("description", ""))
-        words = frozenset(_WORD.findall(description.lower()))
-        for other, other_name, other_words in seen:
-            if name and name == other_name:
-                message = f"the name {showable(name, 80)!r} is also that of {other.main.shown}"
-                yield skill.of_key("RP206", "name", message)
-            elif _is_alike(words, other_words):
-                message = f"the description is nearly that of {other.main.shown}; say which is when"
-                yield skill.of_key("RP207", "description", message)
-        seen.append((skill, name, words))
+        same = named.setdefault(name, skill) if name else skill
+        if same is not skill:
+            message = f"the name {showable(name, 80)!r} is also that of {same.main.shown}"
+            yield skill.of_key("RP206", "name", message)
+        words = frozenset(_WORD.findall(str(skill.frontmatter.data.get("description", "")).lower()))
+        alike = next((other for other, theirs in seen if _is_alike(words, theirs)), same)
+        if alike is not same:
+            message = f"the description is nearly that of {alike.main.shown}; say which is when"
+            yield skill.of_key("RP207", "description", message)
+        seen.append((skill, words))
 
 
 def _is_alike(one: frozenset[str], other: frozenset[str]) -> bool:
