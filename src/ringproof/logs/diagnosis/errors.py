@@ -125,13 +125,13 @@ _NOTICED = re.compile(r"dump signal due to a collective timeout from this local 
 _OPENS = re.compile(r" call last\):(?: \(RANK \d+\))?")
 # In front of the traceback of an exception that ends nothing.
 _IGNORED = re.compile(
-    r"Exception ignored |Error in sys\.excepthook|\w+ exception was never retrieved"
+    r"Exception ignored |Error in sys\.excepthook|\b\w+ exception was never retrieved"
 )
 _DUMP = " (most recent call first):"
 _BETWEEN = (" ", "future: ", "source_traceback: ")  # what asyncio prints before the exception
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _OWN_RANK = re.compile(r"Rank (\d{1,6})[:,] ")
-_NOT_UNPICKLED = re.compile(r"(\w+)\.__init__\(\) (?:missing|takes|got an unexpected)")
+_NOT_UNPICKLED = re.compile(r"\b(\w+)\.__init__\(\) (?:missing|takes|got an unexpected)")
 _SIGNALLED = re.compile(r"died with <Signals\.SIG\w+: (\d+)>")
 _LEFT_OPEN = (":", ",", "(", "[", "{")
 # How further lines begin that CUDA, NCCL, torch and Ray add to a message without an indentation.
