@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,10 @@ from packaging.version import Version
 from typer import testing
 
 from ringproof.cache import default_cache
+from ringproof.cards import document
+from ringproof.logs.diagnosis import cause, symptoms
 from ringproof.rehearsal.runs.upstreams import ENGINE_PARTS, unpacked
+from ringproof.rehearsal.verdict import refusal
 from ringproof.upstream.releases import Release
 from ringproof.upstream.tree import UpstreamUnavailable, WheelTree
 from ringproof.upstream.wanted import WHEELS_FILE, read_wheels
@@ -78,6 +82,22 @@ def _engine(wheel: Release) -> EngineWheel:
 gc.set_threshold(200_000, 20, 100)
 """Listing the tests makes millions of objects that stay; by default they are scanned over and over,
 which is half of the time that it takes."""
+
+
+def _once(read: Callable[..., object]) -> Callable[..., object]:
+    """Wrap a function that reads a text: of each, the first result is kept, and copied."""
+
+    @functools.lru_cache(maxsize=64)
+    def packed(*given: object, **options: object) -> bytes:
+        return pickle.dumps(read(*given, **options))
+
+    return lambda *given, **options: pickle.loads(packed(*given, **options))
+
+
+# Cards and the index of symptoms take 1.2 s of a command, and each test that runs one reads them.
+document.parse_yaml = _once(document.parse_yaml)
+symptoms.load_index = functools.cache(symptoms.load_index)
+cause.load_index = refusal.load_index = symptoms.load_index
 
 # Otherwise a CliRunner builds all commands from their signatures each time that it runs one.
 testing._get_command = functools.cache(testing._get_command)

@@ -53,23 +53,23 @@ def test_nothing_found_needs_that_something_was_read(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("[parallelism]\ncontext_parallel_degree = 4\n[training]\nseq_len = 4100\n")
     run = CliRunner().invoke
-    result = run(app, ["doctor", str(path), "--line", "main"])
+    result = run(app, ["doctor", "--quick", str(path), "--line", "main"])
     assert result.exit_code == 1
     assert "4100 is no multiple of TP x 2 CP = 8" in result.output
     assert "on main:" not in result.output, "torchtitan trains without it"
     path.write_text("[parallelism]\ncontext_parallel_degree = 4\n[training]\nseq_len = 4096\n")
-    result = run(app, ["doctor", str(path), "--line", "main"])
+    result = run(app, ["doctor", "--quick", str(path), "--line", "main"])
     assert result.exit_code == 2
     assert "verdict: not examined: torchtitan trains without Megatron-LM" in result.output
     words = ["actor_rollout_ref.actor.strategy=fsdp", "actor_rollout_ref.model.path=/m"]
-    result = run(app, ["doctor", *words, "--line", "main"])
+    result = run(app, ["doctor", "--quick", *words, "--line", "main"])
     assert result.exit_code == 2
     assert "no parallel size of verl's Megatron was read" in result.output
 
 
 def test_the_verdict_names_what_it_rests_on():
     words = ["model.context_parallel_size=4", "model.seq_length=8192", "model.init_method_std=0.01"]
-    result = CliRunner().invoke(app, ["doctor", *words, "--line", "main"])
+    result = CliRunner().invoke(app, ["doctor", "--quick", *words, "--line", "main"])
     assert result.exit_code == 0, result.output
     assert "rests on 2 settings that rules looked at: model.context_parallel_size" in result.output
     assert "not examined: 1 other: model.init_method_std" in result.output
@@ -85,7 +85,7 @@ def test_a_model_brings_what_the_configuration_does_not_say(tmp_path):
         "    cfg.model.tensor_model_parallel_size = 2\n"
         "    return cfg\n"
     )
-    result = CliRunner().invoke(app, ["doctor", str(path), "--line", "main"])
+    result = CliRunner().invoke(app, ["doctor", "--quick", str(path), "--line", "main"])
     assert "p2p with a sliding window and softmax learnable" in result.output
     assert "such as TP 1 or CP 4" in result.output, "4 KV heads on a TP rank"
     assert "to change" not in result.output, "no type has both"
@@ -99,9 +99,9 @@ def test_a_script_that_asks_for_arguments_gets_them(tmp_path):
         "model.partial_pretrain=/m ulysses_sequence_parallel_size=2\n"
     )
     run = CliRunner().invoke
-    result = run(app, ["doctor", str(path), "--line", "main"])
+    result = run(app, ["doctor", "--quick", str(path), "--line", "main"])
     assert "exits in line 1; set what it asks for with --set" in str(result.exception)
-    result = run(app, ["doctor", str(path), "--line", "main", "--set", "1=8"])
+    result = run(app, ["doctor", "--quick", str(path), "--line", "main", "--set", "1=8"])
     assert "verl" in result.output and "exits" not in result.output
 
 
