@@ -1,7 +1,7 @@
 """The tree keeps the rules of the house; and each rule can be broken.
 
 ruff has those on parameters, ``global``, the environment and torch, import-linter those on the
-direction of imports (both in ``pyproject.toml``), and `violations` the rest.
+direction of imports (both in ``pyproject.toml``, run by ``make lint``), and `violations` the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def violations(path: str, source: str) -> dict[str, str]:
 
 def sizes(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """A function fits a screen and nests little."""
-    for node in ast.walk(tree):
+    for node in below(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES:
                 yield node.lineno, "function-length", node.name
@@ -60,11 +60,19 @@ def sizes(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, "nesting", node.name
 
 
+def below(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements and their parts at any depth; expressions have no statement in them."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from below(child)
+
+
 def nesting(node: ast.AST) -> int:
     """Depth of loops, conditions, ``with`` and ``try`` below a node; ``elif`` adds none."""
     deepest = 0
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
             continue
         block = isinstance(child, ast.For | ast.While | ast.If | ast.With | ast.Try | ast.Match)
         is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and child in node.orelse
@@ -79,11 +87,18 @@ def started_programs(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name}" for name in names]
         elif isinstance(node, ast.Attribute):
-            names = [ast.unparse(node)]
+            names = [dotted(node)]
         elif not isinstance(node, ast.Import):
             continue
         for name in filter(STARTS.match, names):
             yield node.lineno, "starts-programs", name
+
+
+def dotted(node: ast.expr) -> str:
+    """``os.system`` for that attribute; empty where it is not one of a name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def mutable_state(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -222,13 +237,6 @@ def lint_imports(**environment: str) -> subprocess.CompletedProcess[str]:
     program = "from importlinter.cli import lint_imports_command as run; run()"
     command = [sys.executable, "-c", program, "--no-cache", f"--config={ROOT / 'pyproject.toml'}"]
     return ran(*command, cwd=ROOT, env={**os.environ, **environment})
-
-
-def test_imports_point_one_way() -> None:
-    done = lint_imports()
-    assert done.returncode == 0, done.stdout
-    contracts = (ROOT / "pyproject.toml").read_text().count("[[tool.importlinter.contracts]]")
-    assert f"{contracts} kept, 0 broken" in done.stdout
 
 
 @pytest.mark.parametrize(
