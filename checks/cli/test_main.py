@@ -13,7 +13,7 @@ import typer
 import typer.testing
 
 from checks.house.features import features
-from checks.running import ran, ringproof
+from checks.running import ran, ringproof, run_here
 from ringproof.cli import main as command
 from ringproof.errors import InputError
 
@@ -74,7 +74,7 @@ def test_a_shell_completes_without_torch(typed: str, offered: str) -> None:
     ("short", "long"), [("-h", "--help"), ("-V", "--version"), ("doctor -h", "doctor --help")]
 )
 def test_short_options_do_what_the_long_ones_do(short: str, long: str) -> None:
-    shown = [ringproof(*words.split()).stdout for words in (short, long)]
+    shown = [run_here(Path(), words.split()).stdout for words in (short, long)]
     assert shown[0] == shown[1] != ""
 
 
@@ -111,7 +111,7 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
     ],
 )
 def test_what_is_no_command_line_is_one_line(words: str, said: str) -> None:
-    done = ringproof(*words.split())
+    done = run_here(Path(), words.split())
     assert done.returncode == 2
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1 or said == "Usage: "

@@ -104,6 +104,8 @@ def test_size_one_switches_attention_off_for_good(hand_over):
     alone, after = hand_over["static 4"][3:5]
     assert groups_used([alone, after]) == ["none", "none"]
     assert wrong([alone, after]) == [False, True]
+    refused = hand_over["static 4"][5]["raised"]
+    assert "local_cp_size must be == 1" in refused, "no other size goes without a group"
 
 
 def test_static_size_one_hands_over_no_stream(hand_over):
@@ -112,10 +114,6 @@ def test_static_size_one_hands_over_no_stream(hand_over):
     said = "AttributeError: 'NoneType' object has no attribute 'wait_event'"
     assert dynamic["raised"] == said
     assert hand_over["static 4"][1]["error"] < 1e-12, "with a static size of four there is one"
-
-
-def test_a_size_without_a_group_is_refused(hand_over):
-    assert "local_cp_size must be == 1" in hand_over["static 4"][5]["raised"]
 
 
 def test_two_levels_get_one_group(hand_over):
