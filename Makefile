@@ -38,7 +38,7 @@ JOBS := 3
 # a card names are left to `make prove`.
 TESTS := -m "not slow" --without-proofs -n $(JOBS)
 test: lint
-	$(BIN)/python -m pytest checks src $(TESTS) --doctest-modules
+	$(BIN)/python -m pytest checks $(TESTS)
 	$(BIN)/python -m pytest smoke $(TESTS) --dist worksteal
 
 # The tests for which `make test` has no time.

@@ -12,16 +12,6 @@ from ringproof.cards.statements import statements
 
 pytest_plugins = ["ringproof.rehearsal.fixtures"]
 
-# Modules that import Megatron or verl, which only the processes of ranks have; `--doctest-modules`
-# would import them here.
-collect_ignore_glob = [
-    "src/ringproof/rehearsal/wheels/*.py",
-    "src/ringproof/rehearsal/bridge/ranks/*",
-    "src/ringproof/rehearsal/own/ranks/*",
-    "src/ringproof/rehearsal/verl/ranks/*",
-    "checks/rehearsal/verl_faults.py",
-]
-
 settings.register_profile("shared", deadline=None)  # a shared machine may stop for a while
 settings.load_profile("shared")
 
