@@ -1,7 +1,10 @@
 """Fixtures and settings of every test."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -9,6 +12,10 @@ from hypothesis import settings
 from ringproof.cards.loading import find_cards, load_card
 from ringproof.cards.proof import covers
 from ringproof.cards.statements import statements
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 pytest_plugins = ["ringproof.rehearsal.fixtures"]
 
@@ -40,3 +47,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if covered else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+SERVERS = ("checks/rehearsal/", "checks/skills/")
+"""Folders whose tests share servers with imported upstreams, each of which takes seconds."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Divide files among the processes, so that each starts other servers and fixtures."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class _ByServers(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "servers" if nodeid.startswith(SERVERS) else super()._split_scope(nodeid)
+
+    return _ByServers(config, log)
