@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove upstreams wheels clients test test-slow lint evidence benchmark gpu docs docs-test clean
+.PHONY: prove upstreams wheels clients test test-slow lint types style evidence benchmark gpu docs docs-test clean
 
 # One thread in each process: several run side by side already. Bytecode is kept even where the
 # environment forbids it: pytest would compile each test file anew in each of its processes.
@@ -45,10 +45,16 @@ test: lint
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest checks smoke -m slow -n 2 --dist worksteal
 
+# mypy takes as long as all others, and one processor.
 lint: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 types style
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # Prove everything and keep the records under evidence/.
