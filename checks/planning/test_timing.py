@@ -47,9 +47,6 @@ def test_one_rank_by_hand():
     assert attention == pytest.approx(1.376, abs=1e-3)
     assert model.group_overhead(1) == 0
     assert model.microbatch_overhead == pytest.approx(0.032)
-    again = replace(model, recompute=True)
-    repeated = 32 * 1000**2 * 32 * 256 * 1.5 / 1e12 + 13_958_643_712 * 1000 / 1e12
-    assert one(again, 1000, 1) - one(model, 1000, 1) == pytest.approx(repeated, rel=1e-9)
 
 
 def test_an_exposed_ring_by_hand():

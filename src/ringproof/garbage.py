@@ -1,4 +1,4 @@
-"""Building large trees without Python looking for cycles in them again and again."""
+"""Making many objects without Python looking for cycles among them again and again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def no_collection() -> Iterator[None]:
     """No cyclic garbage collection inside, as a context or around a function.
 
-    Syntax trees and parse events hold no cycles, so nothing of size waits for a collection; looking
-    for some took a quarter of the time of ``anchors check``.
+    Syntax trees, parse events and plans hold no cycles, so nothing of size waits for a collection;
+    looking for some took a quarter of the time of ``anchors check`` and half of that of ``plan``.
     """
     enabled = gc.isenabled()
     gc.disable()

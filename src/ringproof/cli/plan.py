@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -21,6 +19,7 @@ from ringproof.cli.plan_options import (
     parse_json,
 )
 from ringproof.errors import InputError
+from ringproof.garbage import no_collection
 from ringproof.options import given_options, option, require
 
 app = typer.Typer(
@@ -83,7 +82,7 @@ def plan(context: typer.Context, command: PlanCommand) -> None:
         memory.refuse_longer(batch, options)
     if not options.force:
         check_plan(len(batch.values), options.ranks or 0, options.batches)
-    with told_to_wait(f"planning {len(batch.values):,} sequences"), _without_collector():
+    with told_to_wait(f"planning {len(batch.values):,} sequences"), no_collection():
         result = replace(plan_result(options, batch), memory=memory)
     if command.json_path:
         write_json(result.as_json(), command.json_path)
@@ -95,22 +94,6 @@ def plan(context: typer.Context, command: PlanCommand) -> None:
     if command.megatron_flags or options.target != "dev":
         for line in result.flags(options.target):
             typer.echo(line, err=quiet)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Plan without the garbage collector.
-
-    A plan of a million sequences and its baselines are millions of small objects without a cycle.
-    The collector would look at all of them again and again, in half of the command's time.
-    """
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 @app.command(epilog="Example: ringproof plan validate plan.json")

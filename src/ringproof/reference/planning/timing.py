@@ -79,7 +79,8 @@ class GroupCommunication:
         """
         return 0.5 if self.gathers else float(self.inner)
 
-    def messages(self, recompute: bool) -> int:
+    @property
+    def messages(self) -> int:
         """Messages of one layer, forward and backward, that follow one after the other.
 
         These are a ring's steps, an exchange's tensors and a gathering's hops. In the backward a
@@ -89,7 +90,7 @@ class GroupCommunication:
         hops = self.size - 1 if self.gathers else 0
         forward = exchanged + self.ring - 1 + hops
         backward = exchanged + (self.ring if self.ring > 1 else 0) + 2 * hops
-        return forward * (2 if recompute else 1) + backward
+        return forward + backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,6 @@ class StepCost:
         comm_type: One of ``p2p``, ``all_gather``, ``a2a``, ``a2a+p2p``.
         inner_size: Ranks that exchange under ``a2a+p2p``.
         tp: Tensor parallel size.
-        recompute: Whether the forward of every layer runs a second time before its backward.
 
     Raises:
         InputError: An unknown type, or sizes that do not divide heads or node.
@@ -116,7 +116,6 @@ class StepCost:
     comm_type: str = "p2p"
     inner_size: int = 1
     tp: int = 1
-    recompute: bool = False
 
     def __post_init__(self) -> None:
         check_name("comm-type", self.comm_type, COMM_TYPES)
@@ -175,13 +174,12 @@ class StepCost:
 
     @property
     def microbatch_overhead(self) -> float:
-        """See `CostModel`; a recomputed forward is launched again, a third of all launches."""
-        layers = self.shape.layers * (4 / 3 if self.recompute else 1.0)
-        return self.machine.layer_launch_seconds * layers
+        """See `CostModel`."""
+        return self.machine.layer_launch_seconds * self.shape.layers
 
     def group_overhead(self, size: int) -> float:
         """See `CostModel.group_overhead`."""
-        messages = self.shape.attention_layers * self.layout(size).messages(self.recompute)
+        messages = self.shape.attention_layers * self.layout(size).messages
         if self.inside(size):
             return messages * self.machine.intra_latency_seconds
         return messages * self.machine.inter_latency_seconds
@@ -200,14 +198,12 @@ class StepCost:
         backward = self._layer(
             attention * ((3 * qk + 2 * v) / (qk + v)), tokens, how, BACKWARD_RING
         )
-        passes = forward + backward + (forward if self.recompute else 0.0)
-        return passes * self.shape.attention_layers + self._linear(tokens, size)
+        return (forward + backward) * self.shape.attention_layers + self._linear(tokens, size)
 
     def _linear(self, tokens: Any, size: int) -> Any:
         """The part of the cost that is neither attention nor its communication."""
         layers, head = self.shape.layer_flops_per_token, self.shape.head_flops_per_token
-        times = 1 + LINEAR_BACKWARD
-        flops = (layers * (times + (1 if self.recompute else 0)) + head * times) / self.tp
+        flops = (layers + head) * (1 + LINEAR_BACKWARD) / self.tp
         operation = 1 / (self.machine.peak_flops_per_second * self.machine.linear_share)
         return (tokens / size * flops) * operation
 

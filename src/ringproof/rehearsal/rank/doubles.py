@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
-import types
 from collections.abc import Sequence
 from typing import Any
 
-from ringproof.rehearsal.standins.guard import StandInModule
+from ringproof.rehearsal.standins.guard import StandInFinder
 
 # Ray starts verl's workers on a cluster, the next two serve inference, and energon reads data sets
 # of pictures and video.
@@ -49,34 +46,14 @@ def _named(symbol: str) -> Any:
     return type(name, (_Double,), {}) if name[:1].isupper() else _Double()
 
 
-class DoublesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports of packages, and of modules inside them, get a module that only imports."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec for the packages' names, nothing for others."""
-        inside = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
-        if not inside:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Make a module that has whatever is asked for."""
-        return StandInModule(spec.name, _named)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Give the package a version."""
-        vars(module)["__version__"] = "2.50.0"
+class DoublesFinder(StandInFinder):
+    """Finds the doubles of packages."""
 
 
 def install(names: Sequence[str]) -> None:
     """Put a double in the place of each of these packages that is not installed."""
     absent = [name for name in names if not _present(name)]
-    sys.meta_path.insert(0, DoublesFinder(absent))
+    sys.meta_path.insert(0, DoublesFinder(absent, _named, "2.50.0"))
 
 
 def installed() -> list[str]:

@@ -10,14 +10,14 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from ringproof.rehearsal.standins import attention, extension, kernels
-from ringproof.rehearsal.standins.guard import StandInModule, missing, replace_everywhere
+from ringproof.rehearsal.standins.guard import StandInFinder, missing, replace_everywhere
 
 PACKAGE = "transformer_engine"
 ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
@@ -70,30 +70,6 @@ class _Kernel:
         return self._refuse
 
 
-class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports of compilers that are not installed get a module that only imports."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = frozenset(names)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec for the compilers' names, nothing for others."""
-        if fullname.split(".")[0] not in self._names:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Make a module that has whatever is asked for, and that nothing here calls."""
-        return StandInModule(spec.name, _Anything)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Give the package a version."""
-        # Upstream compares Triton's version where it is imported.
-        vars(module)["__version__"] = "3.4.0"
-
-
 AttentionKernels = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 COMPUTING: AttentionKernels = (attention.fused_attn_fwd, attention.fused_attn_bwd)
 
@@ -111,9 +87,9 @@ def install(
         wrap: Put around each kernel's stand-in.
         fused: Stand-ins of fused attention, forward and backward.
     """
-    sys.meta_path.insert(
-        0, CompilerFinder([n for n in COMPILED if importlib.util.find_spec(n) is None])
-    )
+    absent = [name for name in COMPILED if importlib.util.find_spec(name) is None]
+    # Upstream compares Triton's version where it is imported.
+    sys.meta_path.insert(0, StandInFinder(absent, _Anything, "3.4.0"))
     source = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
         has_short_backend=extension.SHORT_BACKEND in source, wrap=wrap

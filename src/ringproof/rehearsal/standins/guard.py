@@ -7,12 +7,13 @@ imported a function, `wrapped` puts code round one, and `provide` makes a module
 from __future__ import annotations
 
 import functools
+import importlib.abc
 import importlib.machinery
 import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 MESSAGE = re.compile(r"no stand-in for (?P<symbol>.+?), called at (?P<place>\S+)")
@@ -96,6 +97,35 @@ class StandInModule(types.ModuleType):
         value = self._unknown(f"{self.__name__}.{name}")
         setattr(self, name, value)  # an enumeration has to be the same each time
         return value
+
+
+class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports of packages, and of modules inside them, get a module that only imports.
+
+    Args:
+        names: Dotted names of the packages.
+        unknown: See `StandInModule`.
+        version: Version that each package says it has.
+    """
+
+    def __init__(self, names: Iterable[str], unknown: Callable[[str], Any], version: str) -> None:
+        self.names, self._unknown, self._version = tuple(names), unknown, version
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return a spec for the packages' names, nothing for others."""
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in self.names):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Make a module that has whatever is asked for."""
+        return StandInModule(spec.name, self._unknown)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Give the package a version."""
+        vars(module)["__version__"] = self._version
 
 
 def provide(name: str, **members: Any) -> StandInModule:
