@@ -165,3 +165,13 @@ def test_a_pipe_with_colours_gets_lines_of_progress_and_no_bar(kind: str) -> Non
             tell("train", "step 1")
     assert ("tests: 20/40" if kind == "tests" else "train: step 1") in stream.getvalue()
     assert "\x1b[?25l" not in stream.getvalue(), "a bar hides the cursor"
+
+
+def test_progress_is_one_line_whatever_it_says() -> None:
+    """A name of a commit fits beside no word on 80 columns; it was broken into two lines."""
+    stream = Terminal()
+    console = HarmlessConsole(file=stream, width=80, force_terminal=True, no_color=True)
+    with rank_progress(console) as tell:
+        tell("import", f"git:{'a' * 76}")
+    shown = stream.getvalue()
+    assert "import: git:aaa" in shown and "import: \n" not in shown.replace("\r", "")

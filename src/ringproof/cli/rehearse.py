@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -305,9 +306,9 @@ def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
     if not console.file.isatty():
         yield tell
         return
-    with console.status("starting") as status:
+    with console.status("starting") as status:  # whose spinner breaks a longer text
         yield lambda phase, line: status.update(
-            Text(printable(f"{phase}: {line}"), no_wrap=True, overflow="ellipsis")
+            Text(set_cell_size(printable(f"{phase}: {line}"), console.width - 2).rstrip())
         )
 
 
