@@ -80,11 +80,7 @@ def locate_card(path: Path) -> LocatedCard:
 
 
 def load_lines(path: Path) -> CardLines:
-    """Read the upstreams and lines of one card, which stand first; what is behind is not looked at.
-
-    Raises:
-        InputError: As `load_card`.
-    """
+    """Read the upstreams and lines of a card, which stand first; the errors are `load_card`'s."""
     wanted = CardLines.model_fields
     document = read_document(path, until=wanted)
     data = document.data if isinstance(document.data, dict) else {}
