@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ringproof.errors import InputError, shown
@@ -46,6 +46,7 @@ from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, Agreement, compa
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
+from ringproof.rehearsal.verl.metrics import moved
 
 RANKS = Path(__file__).parent / "ranks"
 PRELOAD = str(RANKS / "preload.py")
@@ -59,7 +60,6 @@ OF_LOOPS = (
 )
 """Names of Megatron's own training loop and of its command line, and of Megatron-Bridge."""
 CP_OPTION = re.compile(r"--(context[-_]parallel([-_]size)?|cp([-_]size)?)(=.*)?")
-DIFFERENT = 1e-4  # relative; what agrees in float32 differs by less than a hundredth of that
 NOTE = (
     "It is a program on megatron-core's library without Megatron's command line, so it ran as it "
     "is and was not shrunk."
@@ -184,7 +184,8 @@ class _OwnRuns:
         )
         expected = self._run(upstream, small, "reference", folder)
         judged = variant.compared(small, expected, functools.partial(_agreement, layout=layout))
-        told = _differing(variant.outcome, expected) if judged.agreement.agrees else ()
+        both = reported(variant.outcome), reported(expected)
+        told = moved(*both, shown) if judged.agreement.agrees else ()
         return dataclasses.replace(judged, metrics=tuple(told))
 
     def _small(
@@ -272,15 +273,3 @@ def _with_cp_1(
             found[index] = f"{word.partition('=')[0]}=1"
             changes.append(Change(word.partition("=")[0], size, "1", ""))
     return tuple(found), tuple(changes)
-
-
-def _differing(outcome: Outcome, reference: Outcome) -> Iterator[str]:
-    """Yield what the program itself reports and CP changes, where the training is the same."""
-    told = set[str]()
-    both = zip(reported(outcome), reported(reference), strict=False)
-    for step, (mine, other) in enumerate(both, 1):
-        for name in sorted(mine.keys() & other.keys() - told):
-            a, b = mine[name], other[name]
-            if abs(a - b) > DIFFERENT * max(abs(a), abs(b)):
-                told.add(name)
-                yield f"{shown(name)} is {a:.6g} in step {step}, and {b:.6g} without CP."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ringproof.rehearsal.runs.outcome import Outcome
 
 DIFFERENT = 1e-4  # relative; what agrees in float32 differs by less than a hundredth of that
+Metrics = Sequence[Mapping[str, float]]
 OF_THE_MACHINE = ("perf/", "timing", "mfu", "lr", "global_tokens", "total_tokens")
 
 
@@ -41,12 +42,21 @@ def _handed(results: Any) -> Mapping[str, Any]:
 
 def differing(outcome: Outcome, reference: Outcome) -> Iterator[str]:
     """Yield a sentence for each metric that differs, with its first step that does."""
+    return moved(logged(outcome), logged(reference))
+
+
+def moved(these: Metrics, others: Metrics, named: Callable[[str], str] = str) -> Iterator[str]:
+    """Yield a sentence for each metric of some steps that differs from the same without CP.
+
+    Args:
+        named: Makes a name fit to be shown.
+    """
     told = set[str]()
-    for step, (mine, other) in enumerate(zip(logged(outcome), logged(reference), strict=False), 1):
+    for step, (mine, other) in enumerate(zip(these, others, strict=False), 1):
         for name in sorted(mine.keys() & other.keys() - told):
             if name.startswith(OF_THE_MACHINE):
                 continue
             a, b = mine[name], other[name]
             if abs(a - b) > DIFFERENT * max(abs(a), abs(b)):
                 told.add(name)
-                yield f"{name} is {a:.6g} in step {step}, and {b:.6g} without CP."
+                yield f"{named(name)} is {a:.6g} in step {step}, and {b:.6g} without CP."
