@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -88,10 +88,15 @@ def _once(read: Callable[..., object]) -> Callable[..., object]:
     """Wrap a function that reads a text: of each, the first result is kept, and copied."""
 
     @functools.lru_cache(maxsize=64)
-    def packed(*given: object, **options: object) -> bytes:
-        return pickle.dumps(read(*given, **options))
+    def packed(text: str, until: tuple[str, ...]) -> bytes:
+        return pickle.dumps(read(text, until=until))
 
-    return lambda *given, **options: pickle.loads(packed(*given, **options))
+    def reading(text: str, until: Iterable[str] = (), **options: object) -> object:
+        if options:
+            return read(text, until=until, **options)
+        return pickle.loads(packed(text, (*until,)))
+
+    return reading
 
 
 # Cards and the index of symptoms take 1.2 s of a command, and each test that runs one reads them.
