@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from ringproof.cli.options import command_of
+from ringproof.cli.options import command_of, known_skills
 from ringproof.errors import InputError
 from ringproof.options import check_options, option, seconds
+from ringproof.shipped import shipped_skills
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,3 +84,14 @@ def test_a_refusal_names_the_option(words: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         run(*words.split())
     assert str(refused.value).startswith(said)
+
+
+def test_the_skills_of_a_project_are_taken_where_they_have_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "skills" / "mine").mkdir(parents=True)
+    (tmp_path / "skills" / "mine" / "card.yaml").write_text("upstreams: {}\n")
+    monkeypatch.chdir(tmp_path)
+    assert known_skills(None) == known_skills(None, "mine") == Path("skills")
+    assert known_skills(None, "hierarchical-context-parallel") == shipped_skills()
+    assert known_skills(Path("a"), "hierarchical-context-parallel") == Path("a")

@@ -96,7 +96,7 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         Raises:
             InputError: The checkout, the feature or the number of ranks cannot be used.
         """
-        from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
+        from ringproof.rehearsal.smoke.pair import FEATURES, PairSetting, make_pair
 
         folder = (self.out or Path("build/smoke") / self.feature).absolute()
         folder = folder if self.kubernetes else folder.resolve()  # a link here is none in a pod
@@ -105,7 +105,8 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
             self.ranks_per_node, self.nodes, self._open(), cpu, folder,
             traces=self.trace and self.trace.resolve(),
         )  # fmt: skip
-        return make_pair(self.feature, setting, skills=known_skills(self.skills), steps=self.steps)
+        skills = known_skills(self.skills, FEATURES[self.feature].skill)
+        return make_pair(self.feature, setting, skills=skills, steps=self.steps)
 
     def job(self, kind: str, pair: Pair) -> tuple[Job, Pair]:
         """Return what a scheduler's file says besides the commands, and the pair on its nodes.
