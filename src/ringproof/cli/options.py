@@ -44,8 +44,7 @@ def known_skills(chosen: Path | None, needed: str = "") -> Path:
     here = Path("skills")
     if chosen is not None:
         return chosen
-    known = has_card(here) and (here / needed).is_dir()
-    return here if known else shipped_skills() or here
+    return here if has_card(here) and (here / needed).is_dir() else shipped_skills() or here
 
 
 def given(ctx: typer.Context, name: str | None) -> bool:
