@@ -71,7 +71,8 @@ class Device:
         self.static = {"hidden_states": torch.zeros(3), "lengths": torch.zeros(2, dtype=torch.int)}
         self.graph.capture_begin(None)
         self.watch.called(self.static)
-        self.watch.attends(SimpleNamespace(cp_comm_type="p2p", cp_group=None))
+        self.watch.attends({"query": 1, "cp_group": None})
+        self.watch.attends({"query": 1})  # not the attention that is given a group
         self.captures = False
 
     def replay(self, moment: str, ranks: tuple[int, ...] = (1,), **given: Any) -> list[str]:

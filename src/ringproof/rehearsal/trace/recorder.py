@@ -300,7 +300,7 @@ class TraceRecorder:
     ) -> None:
         step = self.step
         if self._replays and self._replays.captures():
-            self._replays.attends(module)
+            self._replays.attends(named)
             return
         if not step or _recomputes():
             return

@@ -50,10 +50,14 @@ class ReplayWatch:
         graphs: Any = sys.modules["transformer_engine.pytorch.graph"]
         return torch.cuda.is_current_stream_capturing() or bool(graphs.is_graph_capturing())
 
-    def attends(self, module: Any) -> None:
-        """Note the CP group of attention that a capture calls."""
-        if hasattr(module, "cp_comm_type") and torch.cuda.is_current_stream_capturing():
-            groups = module.cp_group if isinstance(module.cp_group, list) else [module.cp_group]
+    def attends(self, named: Mapping[str, Any]) -> None:
+        """Note the CP group that a module is called with in a capture.
+
+        Attention itself has its own group again when it ends.
+        """
+        if "cp_group" in named and torch.cuda.is_current_stream_capturing():
+            given = named["cp_group"]
+            groups = given if isinstance(given, list) else [given]
             own, ranks = [torch.distributed.get_rank()], torch.distributed.get_process_group_ranks
             found = {rank for group in groups for rank in (ranks(group) if group else own)}
             self._captured.ranks = tuple(sorted(found))
