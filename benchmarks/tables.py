@@ -513,6 +513,25 @@ def agreeing_table(record: Record) -> str:
     return _table(head, (*table, ("all", "", *cells(whole), str(len(partly(whole))))))
 
 
+def cost_table(record: Record) -> str:
+    """How long a run with its reference takes, with and without the search, and what it writes."""
+    head = (
+        *("planted", "program", "ranks", "seconds without the search", "with it", "times"),
+        "MB of traces",
+    )
+    rows = (
+        (
+            *(f"`{row['name']}`", row["training"], str(row["ranks"])),
+            f"{row['plain_seconds']:.0f}",
+            f"{row['located_seconds']:.0f}",
+            f"{row['located_seconds'] / row['plain_seconds']:.1f}",
+            f"{row['trace_bytes'] / 1e6:.0f}",
+        )
+        for row in record["rows"]
+    )
+    return _table(head, rows)
+
+
 def forks_table(record: Record) -> str:
     """What a rehearsal of each fork said, and how long it took."""
     head = (
@@ -574,6 +593,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "located": ("locate.md", "rehearsal/results/located.json", located_table),
         "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
+        "cost": ("locate.md", "rehearsal/results/cost.json", cost_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
         "strangers": ("locate.md", "rehearsal/results/forks.json", strangers_table),
         "degrees": (COMM_TYPES, "rehearsal/results/degrees.json", degrees_table),

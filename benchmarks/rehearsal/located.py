@@ -95,11 +95,8 @@ WEIGHTS = (None, seeds.second, seeds.third)
 """What draws the weights of each seed; ``None`` for those of every rehearsal."""
 MEANS = ("48", "40", "56")
 """Mean length of the sequences of each seed, where upstream's seed does not decide the data."""
-COSTLY = (
-    "lse-merge-skipped", "chunks-unsorted", "gather-rotated", "norm-of-one-stage",
-    "router-loss-local",
-)  # fmt: skip
-"""Defects, each with other degrees, of which the cost of locating is measured."""
+COSTLY = ("lse-merge-skipped", "chunks-unsorted")
+"""Defects, on two and on four ranks, of which the cost of locating is measured."""
 MOST_TIMES = 3
 """Times of a plain rehearsal that one with a search may take."""
 MOST_TRACED = 8

@@ -16,6 +16,7 @@ from benchmarks.rehearsal.forks import forks, strangers
 from benchmarks.rehearsal.frameworks import split_changes
 from benchmarks.rehearsal.located import (
     ALONE,
+    COSTLY,
     PLANTED,
     SEEDS,
     Locating,
@@ -25,6 +26,7 @@ from benchmarks.rehearsal.located import (
     judged,
     seeded,
     summary,
+    within,
 )
 from benchmarks.tables import BENCHMARKS, read_record
 from checks.faults.kinds import KINDS
@@ -34,7 +36,7 @@ from ringproof.rehearsal.conform.matrix import training
 from ringproof.rehearsal.locate.locating import AGREES, SHARDED, Run
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream
-from ringproof.rehearsal.protocol.trace import TraceRequest
+from ringproof.rehearsal.protocol.trace import MOST_BYTES, TraceRequest
 from ringproof.rehearsal.runs.outcome import Outcome
 
 PARTLY = ("p2p-dp2-distopt", "p2p-moe-ep2", "a2a-moe-ep2", "p2p-moe-aux-loss")
@@ -97,6 +99,27 @@ def test_no_culprit_is_named_in_a_training_without_a_defect() -> None:
     assert record["summary"]["agrees"] >= 36
     partly = {row["name"].partition(",")[0] for row in record["rows"] if row["left_out"]}
     assert partly >= {f"static-{name}" for name in PARTLY}
+
+
+def test_a_search_costs_what_the_page_says() -> None:
+    record = read_record("rehearsal/results/cost.json")
+    assert {row["name"] for row in record["rows"]} == set(COSTLY)
+    for row in record["rows"]:
+        took = row["plain_seconds"], row["located_seconds"], row["trace_bytes"]
+        assert row["verdict"] == within(*took, left=False) == "within", row["name"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written", "left", "verdict"),
+    [
+        (30.0, MOST_BYTES, False, "within"), (30.1, 0, False, "over"),
+        (20.0, MOST_BYTES + 1, False, "over"), (20.0, 0, True, "over"),
+    ],
+)  # fmt: skip
+def test_a_search_may_take_twice_the_run_and_leaves_nothing(
+    seconds: float, written: int, left: bool, verdict: str
+) -> None:
+    assert within(10.0, seconds, written, left=left) == verdict
 
 
 def test_every_fork_is_in_the_record() -> None:
