@@ -73,7 +73,7 @@ def rank_batch(
     padded = sum(-(-len(tokens) // multiple) * multiple for tokens in sequences)
     capacity = Capacity(rows=padded + tail_rows, entries=len(sequences) + 1)
     packed = padding_pack(capacity)
-    if sequences:
+    if any(map(len, sequences)):
         packed = to_capacity(pack(list(map(len, sequences)), multiple=multiple), capacity)
     whole = torch.full((2 + depths, packed.rows), IGNORED, dtype=torch.int64)
     entries, positions = torch.zeros(2, packed.rows, dtype=torch.int64)
