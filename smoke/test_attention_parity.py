@@ -176,7 +176,10 @@ PACK = to_capacity(pack([5, 1, 17, 64, 40], multiple=8), Capacity(rows=192, entr
 WHOLE = {"seq_len": 128, "heads": 8, "kv_heads": 8}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param("float32", marks=slow), "bfloat16", pytest.param("float16", marks=slow)],
+)
 @pytest.mark.parametrize(
     ("sizes", "shape"),
     [

@@ -39,18 +39,21 @@ def _worst(result: dict[str, Any], expected: dict[str, Any], name: str) -> float
     return max(abs(value - other) / abs(other) for value, other in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["p2p", "a2a", "all_gather"])
 def test_engine_agrees_without_fault(engine: dict[Any, dict[str, Any]], comm: str) -> None:
     for name in ("losses", "norms"):
         assert _worst(engine[comm, ""], engine["none", ""], name) < EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("comm", "fault"), ALONE)
 def test_engine_fault_is_seen(engine: dict[Any, dict[str, Any]], comm: str, fault: str) -> None:
     found, expected = engine[comm, fault], engine["none", ""]
     assert max(_worst(found, expected, name) for name in ("losses", "norms")) > 1e-6
 
 
+@pytest.mark.slow
 def test_a_falling_loss_says_nothing(engine: dict[Any, dict[str, Any]]) -> None:
     falling = {
         fault for (comm, fault), found in engine.items()

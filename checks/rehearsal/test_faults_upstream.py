@@ -27,6 +27,7 @@ LEVELS = pytest.mark.parametrize("name", ["levels-outlive-their-world"])
 LOOP = pytest.mark.parametrize("name", ["fill-loop"])
 
 
+@pytest.mark.slow
 @LEVELS
 def test_levels_stay(stage: SessionServers, name: str) -> None:
     found = stage.call(f"{CASES}:destroyed_groups", 4)

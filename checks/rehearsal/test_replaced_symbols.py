@@ -54,6 +54,7 @@ def replaced() -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 def test_all_replaced_symbols_keep_what_torch_reads(replaced: list[dict[str, object]]) -> None:
     assert len(replaced) > 150
     assert [one for one in replaced if one["lost"] or not one["callable"]] == []
