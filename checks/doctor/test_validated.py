@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from checks.doctor.test_corpus import CORPUS, beyond
+from checks.doctor.upstream_lines import stack_at
 from checks.documented import documented
-from ringproof.doctor import validated
+from ringproof.doctor import checked, validated
+from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import read_settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
@@ -19,7 +22,7 @@ from ringproof.upstream.sources import open_tree
 
 RECIPE = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_sft_config"
 TWO = "model.context_parallel_size=2 train.train_iters=10"
-ASKED = {"recipe": "x", "overrides": [], "model": {}, "world": 0}
+ASKED = {"recipe": "x", "overrides": [], "model": {}, "world": 0, "tunes": False}
 
 
 def test_what_is_asked_of_bridge():
@@ -29,6 +32,7 @@ def test_what_is_asked_of_bridge():
         "overrides": [*TWO.split(), "model.cp_comm_type=null"],
         "model": {"num_attention_heads": 32, "num_query_groups": 8},
         "world": 8,
+        "tunes": True,
     }
 
 
@@ -58,7 +62,11 @@ def test_a_recipe_is_a_sign_of_bridge(words, program):
 
 def test_a_recipe_and_a_known_release_are_needed():
     with pytest.raises(InputError, match="names no recipe"):
-        validated.request_of(read_settings(TWO.split(), {}))
+        validated.request_of(
+            read_settings(f"torchrun run_recipe.py --recipe a-b {TWO}".split(), {})
+        )
+    asked = validated.request_of(read_settings([*TWO.split(), "dataset.dataset_root=x"], {}))
+    assert (asked["recipe"], asked["tunes"]) == ("", True)
     assert core_of("0.6.2") == "pip:megatron-core==0.19.2"
     with pytest.raises(InputError, match="'9\\.0\\.1' is not known"):
         core_of("9.0.1")
@@ -78,7 +86,7 @@ def test_a_recipe_and_a_known_release_are_needed():
 def test_a_refusal_is_what_bridge_raises_about_what_it_was_given(monkeypatch, failure, accepted):
     validating = importlib.import_module("ringproof.rehearsal.runs.validating")
     monkeypatch.setattr(
-        validating, "validate", lambda *_, **__: validating.BesideBridge("bridge", failure)
+        validating, "validate", lambda *_, **__: validating.BesideMegatron("bridge", failure)
     )
     given = {"cache": Path(), "folder": Path(), "offline": True, "progress": print}
     answer = validated.ask(ASKED, "bridge", "core", None, **given, limit=10.0)
@@ -86,9 +94,7 @@ def test_a_refusal_is_what_bridge_raises_about_what_it_was_given(monkeypatch, fa
     assert bool(answer.why_not) is (failure is not None and failure.kind == "timeout")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("release", ["0.3.1", "0.5.1"])
-def test_bridge_refuses_a_mean_loss_under_cp(stage: SessionServers, tmp_path, release):
+def asked(stage: SessionServers, release: str, words: str, folder: Path):
     missing = [name for name in validated.PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"Megatron-Bridge needs {', '.join(missing)}")
@@ -98,17 +104,28 @@ def test_bridge_refuses_a_mean_loss_under_cp(stage: SessionServers, tmp_path, re
             open_tree(spec, cache=stage.cache, offline=True)
         except InputError as error:
             pytest.skip(str(error))
-    given = {"cache": stage.cache, "offline": True, "progress": lambda *_: None}
+    return validated.ask(
+        validated.request_of(read_settings(words.split(), {}, ranks=8)), bridge, megatron, None,
+        folder=folder, cache=stage.cache, offline=True, progress=lambda *_: None,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.3.1", "0.5.1"])
+def test_bridge_refuses_a_mean_loss_under_cp(stage: SessionServers, tmp_path, release):
     loss = "model.calculate_per_token_loss=true ddp.average_in_collective=false"
-    answers = {
-        words: validated.ask(
-            validated.request_of(read_settings(f"{RECIPE} {words}".split(), {})),
-            bridge, megatron, None, folder=tmp_path / str(index), **given,
-        )
-        for index, words in enumerate((TWO, f"{TWO} {loss}"))
-    }  # fmt: skip
-    refused, accepted = answers.values()
+    refused = asked(stage, release, f"{RECIPE} {TWO}", tmp_path / "mean")
+    accepted = asked(stage, release, f"{RECIPE} {TWO} {loss}", tmp_path / "per-token")
     assert refused.accepted is False, refused
     assert "calculate_per_token_loss must be True" in refused.message
     assert refused.place.startswith("megatron/bridge/training/config.py")
     assert accepted.accepted, accepted
+    said = list(checked.lines(accepted, examine(read_settings(TWO.split(), {}), stack_at("main"))))
+    assert "no step was run" in said[-1] and "two steps" not in said[-1]
+
+
+@pytest.mark.slow
+def test_settings_without_a_recipe_are_put_on_the_base_of_all(stage: SessionServers, tmp_path):
+    (one,) = (entry for entry in CORPUS if entry.id == "reported-bridge-evaluation")
+    answer = asked(stage, "0.6.2", " ".join((*one.words, "dataset.unknown=1")), tmp_path)
+    assert answer.accepted is False and beyond(one.verdict["main"]) in answer.message, answer

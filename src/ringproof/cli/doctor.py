@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -21,8 +22,15 @@ from ringproof.cli.options import (
     knowing_skills,
 )
 from ringproof.cli.output import echo_text, write_json
-from ringproof.cli.rehearse import assignment, brief, rank_progress, require_packages, set_option
-from ringproof.doctor import checked, rehearsed, validated
+from ringproof.cli.rehearse import (
+    VERL_PACKAGES,
+    assignment,
+    brief,
+    rank_progress,
+    require_packages,
+    set_option,
+)
+from ringproof.doctor import checked, composed, rehearsed, validated
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import (
     RELEASES,
@@ -56,6 +64,11 @@ EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NN
 
 REHEARSED_STEPS = 2
 NOT_CACHED = "the cache has no release of this line, or torch is missing; name one with --line"
+VERL = "verl"
+NEWEST_VERL = "pip:verl==0.9.1"
+FRAMEWORKS = ("bridge", VERL)
+EXTRAS = "rehearsal,bridge"
+NO_CORE = "no code of Megatron-LM is known for this line; name it with --upstream"
 NO_BRIDGE = "no release of Megatron-Bridge is known for this line; name one with --upstream"
 
 
@@ -82,6 +95,12 @@ class DoctorCommand(SourceOptions):
         metavar="NAME",
     )
     to: str = option("", "Translate to another line: --line NAME --fix.", metavar="NAME")
+    verl: str = option(
+        "",
+        "The verl that will run: a folder, git:PATH@REF or pip:verl==VERSION.  "
+        f"[default: {NEWEST_VERL}]",
+        metavar="SPEC",
+    )
     sets: tuple[str, ...] = set_option()
     ranks: int | None = option(None, "World size, where the configuration has none.", least=1)
     blackwell: bool = option(False, "The GPUs are Blackwell or newer, not Hopper.")
@@ -132,9 +151,9 @@ def doctor(options: DoctorCommand) -> None:
     The configuration is read, and no script of yours is executed. The rules of the skills are
     applied to it as they hold on the version of upstream that will run: what is refused, fails
     later, trains wrong or has no effect, with the remedy. Upstream's own checks and its own program
-    are run on a launch of Megatron-LM as well, and those of Megatron-Bridge on its recipes: those
-    that --upstream or --line names, or of the newest release that the skills know, where the cache
-    has it.
+    are run on a launch of Megatron-LM as well, those of Megatron-Bridge on its recipes, and those
+    of verl on its launches: those that --upstream, --line or --verl name, or of the newest release
+    that the skills know, where the cache has it.
 
     Exit code 0: nothing that should stop it from being started; 1: something should, on one of
     the lines that were examined, or the rehearsal does not pass or contradicts the findings; 2:
@@ -211,12 +230,13 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
         return _checked(examination, options)
     left = options.quick or options.rehearse or options.fix or options.to
     settings = examination.settings
-    known = settings.script if settings.program == "megatron" else settings.program == "bridge"
+    known = settings.script if settings.program == "megatron" else settings.program in FRAMEWORKS
     if left or not known:
         return None
     try:
         given = _given(options, examination.stack, settings.program)
-        if not (options.upstream or options.line) and not _cached(given, options):
+        named = options.upstream or options.line or options.verl
+        if not named and not _cached(given, options):
             return checked.Checked("", None, why_not=NOT_CACHED)
         return _checked(examination, options, checked.QUICK_SECONDS)
     except InputError as error:
@@ -246,15 +266,16 @@ def _asked_again(
 
 def _given(options: DoctorCommand, stack: Stack, program: str) -> dict[str, str]:
     """Return what was named of each product; of a line, and where nothing was, its code."""
+    beside = {VERL: options.verl or NEWEST_VERL} if program == VERL else {}
     if options.upstream:
-        return {product.repo: name for name, product in options.products()}
+        return {**beside, **{product.repo: name for name, product in options.products()}}
     line = options.line or release_of(stack)
     if line and program == "bridge":
         core = f"pip:megatron-core=={VERSIONS[line]}" if line in RELEASES else ""
         if core not in PAIRS:
             raise InputError("--line", NO_BRIDGE)
         return {MEGATRON: core, BRIDGE: PAIRS[core]}
-    return {MEGATRON: upstream_of(line, load_cards(options.folder))} if line else {}
+    return {**beside, MEGATRON: upstream_of(line, load_cards(options.folder))} if line else {}
 
 
 def _checked(
@@ -269,7 +290,7 @@ def _checked(
         InputError: The configuration is no launch, no checkout is given, or torch is missing.
     """
     given = _given(options, examination.stack, examination.settings.program)
-    if examination.settings.program == "bridge":
+    if examination.settings.program in FRAMEWORKS:
         return _validated(examination.settings, given, options, limit)
     launch = checked.launch_to_check(examination)
     if MEGATRON not in given:
@@ -310,21 +331,27 @@ def _from_cache(
 def _validated(
     settings: Settings, given: Mapping[str, str], options: DoctorCommand, limit: float | None
 ) -> checked.Checked:
-    """Let Megatron-Bridge validate a configuration that names one of its recipes.
+    """Let Megatron-Bridge or verl check a configuration of theirs.
 
     Raises:
-        InputError: It names none, a package is missing, or an upstream cannot be opened.
+        InputError: It cannot be asked about, a package is missing, or an upstream cannot be opened.
     """
-    if BRIDGE not in given:
-        raise InputError("--upstream", NO_BRIDGE)
-    asked = validated.request_of(settings)
-    require_packages("doctor --checks", validated.PACKAGES, "rehearsal,bridge")
-    megatron = given.get(MEGATRON) or core_of(
-        next(one.version for _, one in options.products() if one.repo == BRIDGE)
-    )
-    return _from_cache(options, lambda offline, folder, progress: validated.ask(
-        asked, given[BRIDGE], megatron, given.get(ENGINE), cache=options.downloads, folder=folder,
-        offline=offline, limit=limit, progress=progress,
+    megatron, of_verl = given.get(MEGATRON, ""), settings.program == VERL
+    if not (megatron if of_verl else BRIDGE in given):
+        raise InputError("--upstream", NO_CORE if of_verl else NO_BRIDGE)
+    asked = (composed if of_verl else validated).request_of(settings)
+    packages = (VERL_PACKAGES, "rehearsal,verl") if of_verl else (validated.PACKAGES, EXTRAS)
+    require_packages("doctor --checks", *packages)
+    if of_verl:
+        ask = partial(composed.ask, asked, given[VERL], named=bool(options.verl))
+    else:
+        ask = partial(validated.ask, asked, given[BRIDGE])
+        megatron = megatron or core_of(
+            next(one.version for _, one in options.products() if one.repo == BRIDGE)
+        )
+    return _from_cache(options, lambda offline, folder, progress: ask(
+        megatron, given.get(ENGINE), cache=options.downloads, folder=folder, offline=offline,
+        limit=limit, progress=progress,
     ))  # fmt: skip
 
 

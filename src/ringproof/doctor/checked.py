@@ -20,6 +20,7 @@ from ringproof.launch.options import PROGRAMS
 from ringproof.launch.reading import Launch
 
 CHECKPOINT = "--use-checkpoint-args"
+PROGRAM = "upstream's own program at full size, without a GPU"
 QUICK_SECONDS = 10.0
 """Longest time of everything, where nothing asks for it."""
 
@@ -37,6 +38,7 @@ class Checked:
         why_not: Why it was not run, or not to its end; empty where it was. Where it is
             accepted nevertheless, only its parser and its checks ran.
         changed: What became of it with the changes that doctor proposes, where it was asked again.
+        title: What ran; a program's checks alone where it is not `PROGRAM`.
     """
 
     upstream: str
@@ -46,6 +48,7 @@ class Checked:
     symbol: str = ""
     why_not: str = ""
     changed: Checked | None = None
+    title: str = PROGRAM
 
     def known(self, examination: Examination) -> BrokenRule | None:
         """Return the finding that names the message with which upstream refuses."""
@@ -135,10 +138,12 @@ def _lines(checked: Checked, known: BrokenRule | None) -> Iterator[str]:
     if checked.why_not and not checked.accepted:
         yield f"upstream's own checks were not run: {checked.why_not}"
         return
-    ran = f"upstream's own program at full size, without a GPU ({checked.upstream}):"
+    ran = f"{checked.title} ({checked.upstream}):"
     where = f" (at {checked.place})" if checked.place else ""
     if checked.why_not:
         yield f"{ran} its parser and its checks accept this; no step was run: {checked.why_not}"
+    elif checked.accepted and checked.title != PROGRAM:
+        yield f"{ran} they accept this; no model was made and no step was run"
     elif checked.accepted:
         yield f"{ran} its parser, its checks and its model accept this; two steps ran"
     elif known is not None:

@@ -84,13 +84,6 @@ def _parts(facts: Facts) -> int:
     return whole_number(facts.exact(*ULYSSES)) or 1
 
 
-def _padded_parts(facts: Facts) -> object:
-    given = facts.exact(*UNPADDED).lower()
-    return given == "false" and _parts(facts) > 1 and (
-        f"use_remove_padding is off with {ULYSSES[0].rpartition('.')[2]} {_parts(facts)}"
-    )  # fmt: skip
-
-
 def _uneven_heads(heads: int, groups: int, parts: int) -> str:
     """Why Ulysses cannot divide heads between ranks; empty where it can, or heads are unknown."""
     if not heads or parts == 1:
@@ -129,24 +122,6 @@ def _token_budget(facts: Facts) -> object:
     wrong = on and budget and longest > budget * parts
     says = f"a budget of {budget} tokens x CP {parts} < {longest} of the longest sample"
     return wrong and says
-
-
-def _verl_dynamic(facts: Facts) -> object:
-    if not facts.on("dynamic_context_parallel"):
-        return ""
-    found = []
-    if not facts.budget:
-        found.append("no max_seqlen_per_dp_cp_rank")
-    if facts.exact(*UNPADDED).lower() == "false":
-        found.append("use_remove_padding off")
-    if facts.virtual:
-        found.append("virtual pipeline stages")
-    return found and f"Dynamic CP with {', '.join(found)}"
-
-
-def _verl_critic(facts: Facts) -> object:
-    on = facts.switch("critic.megatron.dynamic_context_parallel")
-    return on and "Dynamic CP of a critic, which is a value model"
 
 
 # -- NeMo-RL without Megatron-LM, and SkyRL --------------------------------------------------------
@@ -297,9 +272,6 @@ FRAMEWORKS: tuple[Rule, ...] = (
     Rule(LAUNCH + "verl-padding", Effect.FAILS, _padded_rows, programs=("verl",),
          message=SIZED, or_message=PACKED,
          remedy="set model.use_remove_padding to True; lengths are then padded to TP x CP x 2"),
-    Rule(LAUNCH + "verl-padding", RefusedBy.VERL, _padded_parts, programs=("verl",),
-         message="When using sequence parallelism for actor/ref policy, you must enable",
-         remedy="set actor_rollout_ref.model.use_remove_padding to True"),
     Rule(LAUNCH + "ulysses-heads", Effect.FAILS, _heads_of_parts, programs=("verl",),
          message="must be divisible by ulysses_sp_size",
          remedy="take a size that divides the query heads, and divides the key-value heads or is "
@@ -309,12 +281,6 @@ FRAMEWORKS: tuple[Rule, ...] = (
     Rule(LAUNCH + "verl-budget", Effect.FAILS, _token_budget, programs=("verl",),
          message="max_token_len",
          remedy="raise the budget per GPU to the longest sample divided by CP"),
-    Rule(LAUNCH + "verl-dynamic", RefusedBy.VERL, _verl_dynamic, programs=("verl",),
-         message="dynamic",
-         remedy="set the budget, keep use_remove_padding on, and leave virtual stages out"),
-    Rule(LAUNCH + "verl-critic", RefusedBy.VERL, _verl_critic, programs=("verl",),
-         message="Dynamic CP currently supports language models only",
-         remedy="leave critic.megatron.dynamic_context_parallel out"),
     Rule(LAUNCH + "llama-factory-packing", Effect.FAILS, _neat, programs=("llama-factory",),
          message="alignment",
          remedy="turn neat_packing and packing off, or set context_parallel_size to 1"),

@@ -90,6 +90,7 @@ def read_settings(
         settings = _of_file(Path(rest[0]), sets)
     elif overrides:
         settings = of_fields(overrides_of(overrides), "the overrides")
+        settings = replace(settings, arguments=tuple(overrides))
     else:
         raise InputError("CONFIG", f"there is nothing to examine; {REMEDY}")
     if overrides and len(rest) == 1:
@@ -190,7 +191,7 @@ def of_command(
     launch = _launcher(words, environment, source)
     if launch is not None and settings.ranks is None:
         settings = replace(settings, ranks=launch[0] * launch[1], ranks_per_node=launch[1])
-    return replace(settings, notes=(*settings.notes, *notes))
+    return replace(settings, notes=(*settings.notes, *notes), arguments=tuple(words))
 
 
 def of_script(text: str, path: Path, sets: Mapping[str, str]) -> Settings | None:
@@ -422,6 +423,7 @@ def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
         values={**settings.values, **given.values},
         names={**settings.names, **given.names},
         fields={**settings.fields, **given.fields},
+        arguments=(*settings.arguments, *overrides),
         ranks=given.ranks or settings.ranks,
         script="",  # the launch without the overrides is not what is meant
     )

@@ -234,17 +234,6 @@ def _bridge_average(facts: Facts) -> object:
     return wrong and f"fine-tuning with CP {facts.cp} and ddp.average_in_collective"
 
 
-def _evaluation_size(facts: Facts) -> object:
-    size = facts.whole("dist.eval_context_parallel_size")
-    if facts.program != "bridge" or size < 1:
-        return ""
-    if facts.length % (2 * size) and size > 1:
-        return f"seq_length {facts.length} is no multiple of 2 x eval CP = {2 * size}"
-    product = facts.tp * facts.pp * size
-    wrong = facts.ranks is not None and facts.ranks % product
-    return wrong and f"{facts.ranks} ranks are not divisible by TP x PP x eval CP = {product}"
-
-
 REPORTED: tuple[Rule, ...] = (
     Rule(LAUNCH + "gated-delta-net", RefusedBy.CONFIG, lambda f: _delta_net(f, "0.0", "0.18"),
          message="Gated delta net does not support context parallel",
@@ -316,6 +305,4 @@ REPORTED: tuple[Rule, ...] = (
          message="When finetuning with CP>1, average_in_collective",
          remedy="set ddp.average_in_collective to false",
          repair={"average_in_collective": "false"}),
-    Rule(LAUNCH + "bridge-evaluation", RefusedBy.BRIDGE, _evaluation_size,
-         remedy="take an eval_context_parallel_size that divides ranks and length"),
 )  # fmt: skip

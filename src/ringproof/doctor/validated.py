@@ -8,39 +8,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringproof.doctor.checked import Checked
 from ringproof.doctor.forms import BRIDGE
 from ringproof.doctor.models import settings_of_model
+from ringproof.doctor.recipes import finetunes
 from ringproof.doctor.settings import NOTHING, Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.protocol.reports import MISSING
+
+if TYPE_CHECKING:
+    from ringproof.rehearsal.runs.validating import BesideMegatron
 
 FUNCTION = "ringproof.rehearsal.rank.recipes:validated"
 SECONDS = 300.0
 PACKAGES = ("torch", "transformers", "hydra", "modelopt", "datasets")
 """What Bridge imports."""
+TITLE = "Megatron-Bridge's own recipe and checks"
+INVENTED = "5040"  # in messages about sizes of the model that stands in for one of a hub
 
 
 def request_of(settings: Settings) -> dict[str, Any]:
     """Return what is asked of Bridge, see `ringproof.rehearsal.rank.recipes`.
 
     Raises:
-        InputError: The configuration names no recipe.
+        InputError: The configuration names no recipe that could be built, and sets nothing.
     """
     recipe = settings.entry("recipe").rpartition(".")[2]
-    if not re.fullmatch(r"[A-Za-z_]\w*", recipe):
+    words = [word for name, value in settings.fields.items() if (word := _override(name, value))]
+    if not re.fullmatch(r"[A-Za-z_]\w*", recipe) and (recipe or not words):
         sentence = "names no recipe of Megatron-Bridge that could be built; give --recipe NAME"
         raise InputError("the configuration", f"the configuration {sentence}")
-    words = [word for name, value in settings.fields.items() if (word := _override(name, value))]
     brought = settings_of_model(recipe)
     heads = {name: int(brought[name]) for name in ("num_attention_heads", "num_query_groups")
              if name in brought}  # fmt: skip
     softmax = {"softmax_type": brought["softmax_type"]} if "softmax_type" in brought else {}
     model = {**heads, **softmax}
-    return {"recipe": recipe, "overrides": words, "model": model, "world": settings.ranks or 0}
+    return {"recipe": recipe, "overrides": words, "model": model, "world": settings.ranks or 0,
+            "tunes": finetunes(settings)}  # fmt: skip
 
 
 def _override(name: str, value: str) -> str:
@@ -68,20 +77,35 @@ def ask(
     Raises:
         InputError: An upstream cannot be opened.
     """
+    from ringproof.rehearsal.runs.upstreams import open_bridge
     from ringproof.rehearsal.runs.validating import validate
 
     outcome = validate(
-        FUNCTION, dict(asked), bridge, megatron, engine, cache=cache, folder=folder,
-        offline=offline, progress=progress, seconds=limit or SECONDS,
+        FUNCTION, dict(asked), partial(open_bridge, bridge, option="--upstream"), megatron, engine,
+        cache=cache, folder=folder, offline=offline, progress=progress, seconds=limit or SECONDS,
     )  # fmt: skip
-    name, failure = outcome.name, outcome.failure
+    invented = outcome.failure is not None and INVENTED in outcome.failure.message
+    answer = answer_of(outcome, limit, ("megatron/",), TITLE)
+    return replace(answer, accepted=None) if invented else answer
+
+
+def answer_of(
+    outcome: BesideMegatron, limit: float | None, roots: tuple[str, ...], title: str
+) -> Checked:
+    """Return what became of checks: they refuse where they raise what is no fault of this machine.
+
+    Args:
+        limit: Seconds after which they were ended; ``None`` where nothing asked for that.
+        roots: Folders of the code whose exceptions are a refusal.
+        title: What ran.
+    """
+    failure = outcome.failure
     if failure is None:
-        return Checked(name, True)
+        return Checked(outcome.name, True, title=title)
     if failure.kind == "timeout" and limit is not None:
         why = f"they take longer than {limit:g} s here; --checks waits for them"
-        return Checked(name, None, why_not=why)
-    invented = "5040" in failure.message  # sizes of the model that stands in for one of a hub
-    raised = failure.kind == "raised" and failure.place.startswith("megatron/")
-    unsure = not raised or invented or failure.symbol or MISSING.search(failure.message)
-    accepted = None if unsure else False
-    return Checked(name, accepted, failure.message, failure.place, failure.symbol)
+        return Checked(outcome.name, None, why_not=why, title=title)
+    raised = failure.kind == "raised" and failure.place.startswith(roots)
+    unsure = not raised or failure.symbol or MISSING.search(failure.message)
+    given = (failure.message, failure.place, failure.symbol)
+    return Checked(outcome.name, None if unsure else False, *given, title=title)

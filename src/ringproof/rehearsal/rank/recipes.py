@@ -6,6 +6,7 @@ layers and heads every size divides, with the settings that the caller knows of 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.machinery
@@ -23,6 +24,8 @@ LAYERS, HEADS, WIDTH = 5040, 5040, 128
 """Numbers that the sizes of groups up to 10 divide, and most above."""
 RECIPE = re.compile(r"^(?:def |    \w+ as )([A-Za-z]\w*_config)\b", re.MULTILINE)
 RECIPES = "megatron.bridge.recipes"
+BASES = ("_pretrain_common", "_sft_common")
+"""Functions that recipes build on."""
 FROM_HUB = ("from_hf_pretrained", "from_hf_config", "from_auto_config")
 
 
@@ -30,7 +33,8 @@ def validated(asked: dict[str, Any]) -> dict[str, Any]:
     """Build a recipe, change it as asked, and validate it.
 
     Args:
-        asked: ``recipe``, the name of a function; ``overrides``, words ``NAME.NAME=VALUE``;
+        asked: ``recipe``, the name of a function, or empty for Bridge's base of all recipes, to
+            fine-tune where ``tunes`` is true; ``overrides``, words ``NAME.NAME=VALUE``;
             ``model``, fields of the model that a hub would tell; ``world``, the number of ranks,
             or 0 for as few as the sizes need.
 
@@ -43,12 +47,18 @@ def validated(asked: dict[str, Any]) -> dict[str, Any]:
     doubles.install(doubles.OF_BRIDGE)
     bridge = importlib.import_module("megatron.bridge")
     hub = without_hub(vars(bridge)["AutoBridge"], lambda _: of_no_family(asked["model"]))
-    recipe = recipe_of(asked["recipe"])
+    base = "" if asked["recipe"] else BASES[asked["tunes"]]
+    recipe = recipe_of(asked["recipe"] or base)
     container = recipe()
+    if base:
+        container.model = of_no_family(asked["model"]).to_megatron_provider()
     config = importlib.import_module("megatron.bridge.training.config")
     vars(config)["get_world_size_safe"] = lambda: asked["world"] or _fewest(container.model)
     changes = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
-    changes.process_config_with_overrides(container, cli_overrides=asked["overrides"])
+    refused: tuple[type[Exception], ...] = (changes.OverridesError,) if base else ()
+    for words in [[word] for word in asked["overrides"]] if base else [asked["overrides"]]:
+        with contextlib.suppress(*refused):  # settings that the base lacks, and other recipes have
+            changes.process_config_with_overrides(container, cli_overrides=words)
     config.runtime_config_update(container)
     return {"recipe": recipe.__module__, "hub": bool(hub)}
 
@@ -96,7 +106,9 @@ def recipe_of(name: str) -> Any:
         LookupError: Bridge has no such recipe.
     """
     folder, known = _recipes()
-    if name not in known:
+    if name in BASES:
+        known[name] = ("common",)
+    elif name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         raise LookupError(f"Megatron-Bridge has no recipe {name}; near it are {', '.join(near)}")
     parts = known[name]
