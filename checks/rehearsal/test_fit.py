@@ -31,7 +31,12 @@ from ringproof.rehearsal.fit.longest import (
 from ringproof.rehearsal.fit.longest import lines as tried_lines
 from ringproof.rehearsal.fit.page import page
 from ringproof.rehearsal.fit.pictures import HEIGHT, picture
-from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
+from ringproof.rehearsal.fit.ranks import (
+    check_crowded,
+    of_the_stage,
+    ranks_of_interest,
+    unmeasured_stages,
+)
 from ringproof.rehearsal.fit.rendering import gib, lines
 from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json, assumptions
 from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
@@ -497,6 +502,22 @@ def test_the_worst_routing_is_that_of_ranks_with_the_first_experts() -> None:
         check_crowded((0,), layout(Flags(()), 8), Flags(()))
 
 
+@pytest.mark.parametrize(
+    ("order", "rank", "expected"),
+    [((), 8, (8, 10, 12, 14)), ((), 0, (0, 2, 4, 6)),
+     (("--use-tp-pp-dp-mapping",), 4, (4, 6, 12, 14))],
+)  # fmt: skip
+def test_a_batch_is_shared_by_the_ranks_of_a_stage(
+    order: tuple[str, ...], rank: int, expected: tuple[int, ...]
+) -> None:
+    degrees = "--tensor-model-parallel-size 2 --context-parallel-size 2"
+    words = (*f"{degrees} --pipeline-model-parallel-size 2".split(), *order)
+    packed = Flags((*words, "--sft"))
+    assert of_the_stage(rank, layout(packed, 16), packed) == expected
+    with pytest.raises(InputError, match=r"^--whole-batch: the launch packs no sequences"):
+        of_the_stage(rank, layout(packed, 16), Flags(words))
+
+
 def test_what_was_assumed_is_said() -> None:
     dense = found()
     assert not list(assumptions(dense)) and "Assumed:" not in list(lines(dense))
@@ -508,6 +529,7 @@ def test_what_was_assumed_is_said() -> None:
         assert routed.startswith(f"routing: {said}") and "the same" in lengths
         assert ("before dropping" in routed) is (routing == "worst")
         assert f"  {routed}" in list(lines(fit)) and as_json(fit)["assumptions"][1] == lengths
+        assert [*assumptions(dataclasses.replace(fit, whole_batch=True))][1].endswith("its own")
 
 
 @pytest.mark.parametrize("kept", [5 * GIB, 41 * GIB + 7])

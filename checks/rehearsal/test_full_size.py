@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from ringproof.rehearsal.fit.vary import combinations, vary, with_settings
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
+from ringproof.rehearsal.protocol.reports import RankReport
 
 DEV = "NVIDIA/Megatron-LM@dev"
 RELEASE = "pip:megatron-core==0.19.2"
@@ -41,11 +43,19 @@ P2P = "--context-parallel-size 2 --cp-comm-type p2p"
 TENSOR = "--tensor-model-parallel-size 2 --sequence-parallel"
 
 
-def measured(
-    stage: SessionServers, options: str, *, computes: bool, script: str = LIBRARY, ranks: int = 2,
-    upstream: Upstream | None = None,
-) -> MemoryReport:  # fmt: skip
+def measured(stage: SessionServers, options: str, *, computes: bool, **given: Any) -> MemoryReport:
     """The memory of rank 0."""
+    started = None if computes else (0,)
+    memory = ranks_of(stage, options, started=started, **given)[0].memory
+    assert memory is not None
+    return memory
+
+
+def ranks_of(
+    stage: SessionServers, options: str, *, started: tuple[int, ...] | None, script: str = LIBRARY,
+    ranks: int = 2, upstream: Upstream | None = None,
+) -> tuple[RankReport, ...]:  # fmt: skip
+    """The ranks that were started without content; all of them, which compute, if none."""
     program = Program(
         upstream or stage.upstream(),
         script,
@@ -54,14 +64,12 @@ def measured(
         {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         "float16",
         same_weights=False,
-        full_size=FullSize((0,), ranks, computes),
+        full_size=FullSize(started or (0,), ranks, computes=not started),
     )
     outcome = stage.run(program, preload="")
     assert outcome.failure is None, outcome.failure
-    assert len(outcome.ranks) == (ranks if computes else 1)
-    memory = outcome.ranks[0].memory
-    assert memory is not None
-    return memory
+    assert len(outcome.ranks) == len(started or range(ranks))
+    return outcome.ranks
 
 
 @pytest.mark.slow
@@ -122,6 +130,27 @@ def test_upstreams_program_takes_the_bytes_of_one_that_computes(
     )
     assert hollow.peak == computed.peak > 20 << 20
     assert hollow.steady == computed.steady > 10 << 20
+
+
+@pytest.mark.slow
+def test_ranks_that_run_together_have_the_lengths_of_their_batch(stage: SessionServers) -> None:
+    """With two replicas, whose lengths a rank that runs alone does not know."""
+    computed, beside, alone = (
+        ranks_of(
+            stage, f"{DYNAMIC} --num-layers 1", started=started, script="pretrain_gpt.py", ranks=4,
+            upstream=stage.upstream(DEV),
+        )
+        for started in (None, (0, 1, 2, 3), (0,))
+    )  # fmt: skip
+    tokens = [[call.tokens for call in one.attention] for one in computed]
+    assert [[call.tokens for call in one.attention] for one in beside] == tokens
+    assert len(set(map(tuple, tokens))) > 1, "the batch is uneven"
+    assert [call.tokens for call in alone[0].attention] != tokens[0]
+    for a, b in zip(beside, computed, strict=True):
+        assert a.memory is not None and b.memory is not None
+        # Which free block is handed out whole depends on all allocations before.
+        assert a.memory.steady == pytest.approx(b.memory.steady, rel=0.01)
+        assert a.memory.peak == pytest.approx(b.memory.peak, rel=0.01)
 
 
 # With few layers, the first of the two stages has its peak in another place than with 24.

@@ -64,6 +64,11 @@ class FitCommand(CacheOptions):
         "Where the tokens of experts go: to every expert as many, or all to those of the rank.",
         choices=("balanced", "worst"),
     )
+    whole_batch: bool = option(
+        False,
+        "For packed sequences: run all DP x CP ranks of a stage, each with the lengths that a "
+        "batch gives it, and show the one with the highest peak.",
+    )
     html: str = option(
         "", "Write the result as one page with a picture; - is stdout.", metavar="PATH"
     )
@@ -106,6 +111,7 @@ def fit(options: FitCommand) -> None:
         vocabulary=options.vocabulary,
         ranks=options.ranks,
         routing=options.routing,
+        whole_batch=options.whole_batch,
         timeout=options.timeout,
         offline=options.offline,
     )

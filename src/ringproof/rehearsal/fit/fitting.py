@@ -14,11 +14,16 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram, full_size
 from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.gpus import Gpu
-from ringproof.rehearsal.fit.ranks import check_crowded, ranks_of_interest, unmeasured_stages
+from ringproof.rehearsal.fit.ranks import (
+    check_crowded,
+    of_the_stage,
+    ranks_of_interest,
+    unmeasured_stages,
+)
 from ringproof.rehearsal.fit.result import Fit, RankMemory
 from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.protocol.program import ROUTINGS, FullSize, Program, Upstream, calling
-from ringproof.rehearsal.protocol.reports import MISSING, Failure
+from ringproof.rehearsal.protocol.reports import MISSING, Failure, RankReport
 from ringproof.rehearsal.rehearsing import (
     IMPORT_VARIABLES,
     OPTIONS_SECONDS,
@@ -46,6 +51,8 @@ class FitRequest:
         vocabulary: Entries of the tokenizer's vocabulary; ``None`` where the launch says it.
         ranks: Ranks that are run; empty for one of each kind of pipeline stage.
         routing: One of `ROUTINGS`.
+        whole_batch: Whether all DP and CP ranks of a stage run, so that each has the lengths of
+            sequences that a batch gives it. What is returned is the one with the highest peak.
         timeout: Longest time of one rank, in seconds.
         limit: Longest time of everything, in seconds; ``None`` for no limit.
         own_script: Whether the launch may name a script that is not upstream's.
@@ -62,6 +69,7 @@ class FitRequest:
     vocabulary: int | None = None
     ranks: tuple[int, ...] = ()
     routing: str = ROUTINGS[0]
+    whole_batch: bool = False
     timeout: float = 600.0
     limit: float | None = None
     offline: bool = False
@@ -202,6 +210,7 @@ class Fitting:
         return Fit(
             launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
             time.monotonic() - started, upstream.lacks, missing, request.routing,
+            request.whole_batch,
         )  # fmt: skip
 
     def extended(self, prepared: Prepared) -> Fit:
@@ -233,7 +242,9 @@ class Fitting:
     def _rank(self, program: FullProgram, launch: Launch, rank: int, role: str) -> RankMemory:
         self._runs += 1
         node = min(launch.ranks_per_node, launch.ranks)
-        size = FullSize((rank,), node, routing=self._request.routing)
+        whole, flags = self._request.whole_batch, Flags(program.arguments)
+        ranks = of_the_stage(rank, program.layout, flags) if whole else (rank,)
+        size = FullSize(ranks, node, routing=self._request.routing)
         run = Program(
             self._upstream, program.script, program.arguments, program.ranks, program.environment,
             DTYPE, same_weights=False, full_size=size,
@@ -245,12 +256,21 @@ class Fitting:
         )  # fmt: skip
         if outcome.failure is not None:
             raise Refused(outcome.failure)
-        report = outcome.ranks[0]
+        found = [self._trained(one, role, program.ranks, folder) for one in outcome.ranks]
+        highest = max(found, key=lambda one: one.peak)
+        if not whole:
+            return highest
+        tokens = sorted(one.tokens for one in found)
+        spread = f"of {len(found)} ranks with {tokens[0]} to {tokens[-1]} tokens at most"
+        return replace(highest, role=f"{role}; {spread}, the one with the highest peak")
+
+    @staticmethod
+    def _trained(report: RankReport, role: str, ranks: int, folder: Path) -> RankMemory:
+        """Return the memory of a rank that has trained."""
+        rank = report.rank
         if report.memory is None or not report.memory.steps:
             log = shown(folder / f"rank-{rank}.log")
-            raise InputError(
-                "the launch", f"rank {rank} of {program.ranks} trained no step; see {log}"
-            )
+            raise InputError("the launch", f"rank {rank} of {ranks} trained no step; see {log}")
         trained = (call.tokens for call in report.attention if call.phase == "train")
         return RankMemory(rank, role, report.memory, report.seconds, max(trained, default=0))
 

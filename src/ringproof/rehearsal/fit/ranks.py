@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
+from ringproof.launch.full.size import PACKED
 from ringproof.launch.small.layout import Layout
 
 MOST = 8
@@ -41,6 +42,21 @@ def ranks_of_interest(layout: Layout, flags: Flags) -> dict[int, str]:
         count = min(stages, MOST)
         chosen = {place * (stages - 1) // (count - 1) for place in range(count)}
     return {stage * size: _role(stage, stages) for stage in sorted(chosen)}
+
+
+def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
+    """Return the DP and CP ranks of a pipeline stage that have the TP rank of ``rank``.
+
+    Raises:
+        InputError: The launch packs no sequences, so that all of them hold the same.
+    """
+    if not any(map(flags.has, PACKED)):
+        sentence = "the launch packs no sequences, so that all its ranks hold the same"
+        raise InputError("--whole-batch", f"{sentence}; leave it out")
+    stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
+    stage = rank // size % stages
+    alike = range(rank % layout.tensor, layout.world, layout.tensor)
+    return tuple(one for one in alike if one // size % stages == stage)
 
 
 def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> tuple[int, ...]:

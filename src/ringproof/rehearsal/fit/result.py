@@ -39,8 +39,9 @@ ROUTED = MappingProxyType({
 """What is assumed of experts' tokens, by one of `ROUTINGS`."""
 LENGTHS = (
     "lengths of sequences: those that upstream's own mock data has for the measured rank; all "
-    "other ranks are taken to have the same"
+    "other ranks are taken to have the same. --whole-batch gives each its own"
 )
+OWN_LENGTHS = "lengths of sequences: those that upstream's own mock data has, of each rank its own"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Fit:
         mended: What upstream's package lacks and the run mended, a sentence each.
         unmeasured: Pipeline stages, counted from 1, for which no measured rank stands.
         routing: Where the tokens of experts went, one of `ROUTINGS`.
+        whole_batch: Whether all DP and CP ranks of a stage ran, each with lengths of its own.
         extended_from: Two smaller numbers of layers that were measured, and from which this
             follows; empty if all layers were.
     """
@@ -94,6 +96,7 @@ class Fit:
     mended: tuple[str, ...] = ()
     unmeasured: tuple[int, ...] = ()
     routing: str = ROUTINGS[0]
+    whole_batch: bool = False
     extended_from: tuple[int, ...] = ()
 
     @property
@@ -127,7 +130,7 @@ def assumptions(fit: Fit) -> Iterator[str]:
     if flags.has("--num-experts"):
         yield ROUTED[fit.routing]
     if any(map(flags.has, PACKED)):
-        yield LENGTHS
+        yield OWN_LENGTHS if fit.whole_batch else LENGTHS
 
 
 def as_json(fit: Fit) -> dict[str, Any]:

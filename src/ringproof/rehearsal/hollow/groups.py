@@ -2,14 +2,17 @@
 
 They are torch's own groups of the backend ``fake``. Tensors without content are not moved. Small
 tensors with content are combined as if all ranks had the same: a sum is multiplied, a gather
-copies.
+copies. Whole numbers of ranks that run beside this one are gathered from them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -58,14 +61,46 @@ class Done:
     block_current_stream = synchronize
 
 
-def install(storages: Storages, traffic: Contributions, rank: int, world: int) -> None:
+class Peers:
+    """The ranks that run beside this one, each in a process of its own.
+
+    Args:
+        path: File through which they exchange numbers.
+        ranks: All that run, this one included.
+    """
+
+    def __init__(self, path: Path, ranks: Sequence[int], rank: int) -> None:
+        self._ranks, self.rank = frozenset(ranks), rank
+        self._store = dist.FileStore(str(path)) if len(ranks) > 1 else None
+        self._calls: Counter[tuple[int, ...]] = Counter()
+
+    def gather(self, source: torch.Tensor, group: Any) -> list[torch.Tensor]:
+        """Return what each member of a group gives; those that do not run give the same as this.
+
+        Only whole numbers are exchanged: lengths, counts and tokens. Every rank has them.
+        """
+        members = tuple(dist.get_process_group_ranks(group))
+        store, others = self._store, self._ranks.intersection(members) - {self.rank}
+        if store is None or not others or source.is_floating_point():
+            return [source] * len(members)
+        self._calls[members] += 1
+        key = f"{members} {self._calls[members]}"
+        store.set(f"{key} {self.rank}", source.numpy().tobytes())
+        given = (store.get(f"{key} {one}") if one in others else b"" for one in members)
+        return [
+            torch.frombuffer(bytearray(data), dtype=source.dtype) if data else source
+            for data in given
+        ]
+
+
+def install(storages: Storages, traffic: Contributions, peers: Peers, world: int) -> None:
     """Let every later call of ``torch.distributed`` act on this process alone, and be counted.
 
     Args:
-        rank: Rank of this process in a world of ``world`` ranks.
+        peers: Ranks of a world of ``world`` ranks that run.
     """
-    put_backend(lambda given, create: _created(given, create, rank, world))
-    effects = _Effects(storages)
+    put_backend(lambda given, create: _created(given, create, peers.rank, world))
+    effects = _Effects(storages, peers)
     taken: dict[str, Callable[..., Any]] = {
         name: _counted(getattr(distributed_c10d, name), name, outgoing, traffic, effects)
         for outgoing, names in OUTGOING
@@ -119,8 +154,8 @@ def _counted(
 class _Effects:
     """What a call does to its tensors."""
 
-    def __init__(self, storages: Storages) -> None:
-        self._storages = storages
+    def __init__(self, storages: Storages, peers: Peers) -> None:
+        self._storages, self._peers = storages, peers
 
     def nothing(self, given: Given) -> None:
         """Leave what every rank has already."""
@@ -149,13 +184,15 @@ class _Effects:
 
     def all_gather_into_tensor(self, given: Given) -> None:
         out, source = given["output_tensor"], given["input_tensor"]
-        size = dist.get_world_size(given.get("group"))
-        self._copy(out, lambda: source.reshape(-1).repeat(size).reshape(out.shape), source)
+        parts = self._peers.gather(source, given.get("group"))
+        flat = (part.reshape(-1) for part in parts)
+        self._copy(out, lambda: torch.cat([*flat]).reshape(out.shape), source)
 
     def all_gather(self, given: Given) -> None:
-        source = given["tensor"]
-        for out in given["tensor_list"]:
-            self._copy(out, source.clone, source)
+        source, outputs = given["tensor"], given["tensor_list"]
+        parts = self._peers.gather(source, given.get("group"))
+        for out, part in zip(outputs, parts, strict=True):
+            self._copy(out, functools.partial(part.reshape, out.shape), source)
 
     def reduce_scatter_tensor(self, given: Given) -> None:
         out, source, group = given["output"], given["input"], given.get("group")

@@ -144,7 +144,7 @@ def execute(
         if memory is None or memory.computes:
             communication.install(traffic, Board(folder / f"rank-{rank}.board"))
         else:
-            memory.install_groups(traffic, rank, program.ranks)
+            memory.install_groups(traffic, rank, program, folder)
         probe.watch_attention()
         if memory is None:  # tokens take memory, and at full size they have no values
             probe.watch_models()

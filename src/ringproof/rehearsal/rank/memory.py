@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ringproof.rehearsal.hollow.ledger import Ledger
 from ringproof.rehearsal.hollow.mode import HollowMode
 from ringproof.rehearsal.hollow.storages import Storages
 from ringproof.rehearsal.protocol.memory import MemoryReport, StepMemory
+from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 from ringproof.rehearsal.standins import engine, extension
 from ringproof.rehearsal.standins.communication import Contributions
@@ -85,9 +87,12 @@ class MemoryWatch:
             lambda: shapes.CUBLAS_STREAMS
         )
 
-    def install_groups(self, traffic: Contributions, rank: int, world: int) -> None:
-        """Let all other ranks be numbers."""
-        groups.install(self._storages, traffic, rank, world)
+    def install_groups(
+        self, traffic: Contributions, rank: int, program: Program, folder: Path
+    ) -> None:
+        """Let all ranks that do not run be numbers."""
+        peers = groups.Peers(folder / "rank-exchange", program.started, rank)
+        groups.install(self._storages, traffic, peers, program.ranks)
 
     @contextlib.contextmanager
     def watching(self, traffic: Contributions, routing: str) -> Iterator[None]:
