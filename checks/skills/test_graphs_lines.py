@@ -7,6 +7,7 @@ request 5618 and dev with the released one. `graphs_world` asks; here is what mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -206,6 +207,15 @@ def test_rows_are_the_budget_and_lengths_follow_the_size(told, line, size):
     assert found["capacity"] == found["max_seqlen"] == 16 * size
     assert (found["local_cp_size"], found["cp_group"]) == (size, f"group of {size}")
     assert found["pad_between_seqs"] is True
+
+
+@pytest.mark.parametrize("line", BANKS)
+def test_every_size_has_inputs_of_as_many_elements(told, line):
+    """A size adds its own boundaries and mask; all sizes are called with as many rows."""
+    names = "hidden_states", "padding_mask", "cu_seqlens_q", "cu_seqlens_kv_padded"
+    sizes = told(line)["constants"].values()
+    held = [[math.prod(found[name]) for name in names] for found in sizes]
+    assert held == [[16 * 16, 16, 5, 5]] * 3
 
 
 def test_dev_bakes_in_the_static_geometry(dev):
