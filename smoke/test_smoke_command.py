@@ -71,9 +71,18 @@ def passed(stage: SessionServers, folder: Path, feature: str, *more: str) -> tup
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("feature", ["dynamic-cp", "graphs"])
-def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, feature: str) -> None:
-    passed(stage, tmp_path, feature)
+def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path) -> None:
+    passed(stage, tmp_path, "dynamic-cp")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_graphs_pass_and_their_traces_agree(stage: SessionServers, tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    passed(stage, tmp_path, "graphs", "--trace", str(traces))
+    alike = compared(traces / "on", traces / "off")
+    assert alike["culprit"] is None and alike["compared"] > 500 and not alike["others"]
+    assert alike["a"]["steps"] == [3, 4]
 
 
 @pytest.mark.slow

@@ -131,8 +131,8 @@ IN_PODS = (
         (("--nodes", "2", "--dry-run", "--rendezvous", "a;b"), "HOST:PORT"),
         (("--nodes", "2"), "only one node is started here"),
         (
-            ("--trace", "t", "--feature", "graphs"),
-            "--trace: graphs are captured after the two steps that are traced; use",
+            ("--trace", "t", "--feature", "graphs", "--steps", "3"),
+            "--steps: graphs are replayed from step 4 on; give --trace as many steps",
         ),
         (("--kubernetes", "-"), "--image"),
         (("--kubernetes", "-", "--image", "i"), "NAME:PATH"),
@@ -195,10 +195,13 @@ def test_with_traces_a_third_program_runs_with_disturbed_weights(
     folders = [str(tmp_path / "traces" / name) for name in ("on", "off", "disturbed")]
     assert code == 0 and [flags.one("--trace") for flags in found] == folders
     assert [flags.has("--disturbed") for flags in found] == [False, False, True]
+    assert {flags.one("--traced-steps") for flags in found} == {"1,2"}
     assert not any(flags.has("--engine") for flags in found), "nothing stands in for a GPU"
     job = script(checkout, tmp_path, "--trace", str(tmp_path / "traces"))
     assert job.count("srun ") == 3
     assert f"--trace {tmp_path / 'traces'}" in job.splitlines()[-1]
+    code, text = smoke(checkout, "--dry-run", "--trace", "new", "--feature", "graphs")
+    assert code == 0 and text.count("--traced-steps 3,4 ") == 3, "where replays begin"
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,6 @@ class SmokeCommand(JobOptions, CacheOptions, RunOptions):
         if self.dry_run and self.nodes > 1 and ENDPOINT.fullmatch(self.rendezvous) is None:
             sentence = f"{shown(self.rendezvous)} is not HOST:PORT, which several nodes need"
             raise InputError("--rendezvous", f"{sentence}; write it as node-0:29500")
-        if self.trace and self.feature == "graphs":
-            sentence = "graphs are captured after the two steps that are traced; use dynamic-cp"
-            raise InputError("--trace", sentence)
         if self.trace and not self.judge:
             check_new_folder(self.trace, field="--trace")
 

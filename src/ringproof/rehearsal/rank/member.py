@@ -34,7 +34,10 @@ def main(words: list[str]) -> int:
     script = given.script if traced else ""  # the training loop is watched before the script runs
     packages = bootstrap.prepare(upstream, given.dtype, script) if cpu else set()
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    request = replace(SMOKE, disturbed=given.disturbed, name=f"{given.script} on {world} ranks")
+    request = replace(
+        SMOKE, steps=given.traced_steps, disturbed=given.disturbed,
+        name=f"{given.script} on {world} ranks",
+    )  # fmt: skip
     program = Program(
         upstream, given.script, tuple(given.arguments), world, dtype=given.dtype,
         same_weights=traced, trace=request if traced else None,
@@ -55,6 +58,10 @@ def main(words: list[str]) -> int:
     return 0 if finished else 1
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--megatron", type=Path, required=True)
@@ -63,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--helpers", type=Path)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--trace", type=Path)
+    parser.add_argument("--traced-steps", type=_numbers, default=SMOKE.steps)
     parser.add_argument("--disturbed", action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

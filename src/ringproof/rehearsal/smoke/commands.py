@@ -53,6 +53,7 @@ def torchrun(pair: Pair, program: PairProgram, endpoint: str = "") -> tuple[str,
         words += ["--helpers", str(upstream.helpers)]
     if setting.traces is not None:
         words += ["--trace", str(setting.traces / program.name)]
+        words += ["--traced-steps", ",".join(map(str, pair.traced))]
         words += ["--disturbed"] * (program.name == DISTURBED)
     return (*words, "--dtype", setting.dtype, SCRIPT, *program.arguments)
 

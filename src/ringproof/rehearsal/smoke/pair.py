@@ -21,6 +21,7 @@ from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.logs.groups.decision import ParallelKind
 from ringproof.logs.groups.expectation import Expectation
 from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.protocol.trace import SMOKE
 from ringproof.upstream.tree import FolderTree
 
 SCRIPT = "pretrain_gpt.py"
@@ -29,6 +30,8 @@ SHRUNK_RANKS = 8  # up to which Dynamic CP keeps the size of its domain in a reh
 DISTURBED = "disturbed"
 CONTEXT = "--context-parallel-size"
 LEVELS = "--hierarchical-context-parallel-sizes"
+EAGER = ("--cuda-graph-warmup-steps", 3)
+"""Option of the steps before graphs are captured, and its default."""
 SPOKEN = MappingProxyType(
     {"NVTE_DEBUG": "1", "NVTE_DEBUG_LEVEL": "2", "TORCH_CPP_LOG_LEVEL": "INFO"}
 )
@@ -118,12 +121,18 @@ class PairSetting:
 
 @dataclass(frozen=True)
 class Pair:
-    """A feature on and off, with everything else equal."""
+    """A feature on and off, with everything else equal.
+
+    Attributes:
+        traced: Training steps that are traced: with graphs the last one without and the first
+            one with replays.
+    """
 
     feature: str
     setting: PairSetting
     on: PairProgram
     off: PairProgram
+    traced: tuple[int, ...] = SMOKE.steps
 
     @property
     def programs(self) -> tuple[PairProgram, PairProgram]:
@@ -167,7 +176,13 @@ def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -
     expected = _expected(feature, flags, setting)
     on = PairProgram("on", flags.words, environment, expected[0], marker)
     off = PairProgram("off", _without(feature, flags).words, environment, expected[1])
-    return Pair(feature, setting, on, off)
+    if not (feature == "graphs" and setting.traces):
+        return Pair(feature, setting, on, off)
+    eager = flags.integer(*EAGER)
+    if steps <= eager:
+        sentence = f"graphs are replayed from step {eager + 1} on; give --trace as many steps"
+        raise InputError("--steps", sentence)
+    return Pair(feature, setting, on, off, (eager, eager + 1))
 
 
 def _check_size(setting: PairSetting) -> None:
