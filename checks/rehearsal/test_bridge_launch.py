@@ -47,17 +47,7 @@ TUNED = (
     "checkpoint.pretrained_checkpoint=/models/llama32",
     "dataset.offline_packing_specs.pad_seq_to_mult=4",
 )  # fmt: skip
-SCRIPT = """
-from megatron.bridge.recipes.llama.llama3 import llama32_1b_pretrain_config as recipe
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.pretrain import pretrain
-
-config = recipe()
-config.model.context_parallel_size = 2
-config.model.cp_comm_type = "a2a"
-if __name__ == "__main__":
-    pretrain(config, forward_step)
-"""
+SCRIPT = (Path(__file__).parents[2] / "examples" / "train_mine.py").read_text(encoding="utf-8")
 WRAPPED = """
 import copy
 from megatron.bridge.models.nemotron_vl.modeling_nemotron_vl import NemotronVLModel
