@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +87,16 @@ def test_a_command_that_ends_by_itself_is_not_counted_as_ended(
     monkeypatch.setattr(ends, "ENTRY", "")
     monkeypatch.setattr(ends, "COMMANDS", {"short": Command((), (), seconds=60)})
     assert [ends.end("short", seed)[0] for seed in (0, 4)] == [ITSELF, ITSELF]
+
+
+def test_the_committed_record_of_ends_is_whole() -> None:
+    """It names only commands whose ends were recorded; CHANGELOG.md says which are not."""
+    record = json.loads(Path(ends.__file__).with_name("ended.json").read_text(encoding="utf-8"))
+    changes = " ".join((ends.ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert record and {*record} <= {*ends.COMMANDS}
+    for name, kept in record.items():
+        assert sum(kept["counts"].values()) == kept["runs"] == len({*kept["seeds"]})
+        assert {*kept["counts"]} <= {ITSELF, ends.RANK, *(one.name for one in SIGNALS)}
+        assert len(kept["commit"]) == 40 and kept["dirty"] is False
+        assert kept["wrong"] == []
+        assert f"{kept['runs']} ends of `{name}` (`{kept['commit'][:8]}`)" in changes
