@@ -154,17 +154,13 @@ OTHERS = ("pretrain_gpt.py", "run_recipe.py")
 
 
 def unknown_files(page: str) -> list[str]:
-    """Files that commands of ringproof read, and that are neither a sample nor written before."""
-    found, written = [], set[str]()
-    for line in (one for one in documented(page) if "ringproof " in one):
-        for before, word in itertools.pairwise(line.split()):
-            if before in WRITTEN:
-                written.add(word)
-            elif re.search(r"\.(?:jsonl?|log|py|sh|txt|ya?ml|md)$", word) and "=" not in word:
-                known = word in {*OTHERS, *written} or any((ROOT / "examples").glob(word))
-                if not known:
-                    found.append(word)
-    return found
+    """Files that commands of ringproof read, and that are neither a sample nor written."""
+    lines = [one.split() for one in documented(page) if "ringproof " in one]
+    pairs = [pair for words in lines for pair in itertools.pairwise(words)]
+    known = {*OTHERS, *(word for before, word in pairs if before in WRITTEN)}
+    named = re.compile(r"[^=]*\.(?:jsonl?|log|py|sh|txt|ya?ml|md)")
+    read = [word for _, word in pairs if named.fullmatch(word) and word not in known]
+    return [word for word in read if not any((ROOT / "examples").glob(word))]
 
 
 def test_every_file_that_a_page_reads_is_a_sample() -> None:
