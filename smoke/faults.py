@@ -25,11 +25,8 @@ from ringproof.reference.attention.attention import planned_attention
 from ringproof.reference.attention.plan import AttentionPlan
 from ringproof.reference.attention.steps import Step
 from ringproof.reference.model import attention, moe
-from ringproof.reference.model import batch as model_batch
 from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
-from ringproof.reference.model.mamba import Mamba
-from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.partition import round_up
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.planning import Group, Microbatch
@@ -43,7 +40,6 @@ from ringproof.reference.training.gradients import ReductionGroups, TrainedParam
 from ringproof.reference.training.schedules import Schedule, StepPlan
 
 QWEN3, QWEN3_DP = "qwen3, CP 2, sizes 2 and 1 in turn", "qwen3, DP 2, sizes 2 and 1 in turn"
-NEMOTRON = "nemotron-h, CP 2, sizes 2 and 1 in turn"
 MOONLIGHT = "moonlight, CP 2, sizes 2 and 1 in turn"
 MOST_ENTRIES = 64
 
@@ -337,26 +333,6 @@ def _keeps_group_of_one(site: Site, module: type[nn.Module]) -> Patch:
 def attention_left_alone(site: Site) -> Patch:
     """After a microbatch on one rank attention stays there: each rank attends to its own rows."""
     return _keeps_group_of_one(site, Attention)
-
-
-@fault(
-    NEMOTRON, "loss", "dev's `MambaMixer.forward` switches its group and back (Megatron-LM #2000)"
-)
-def mamba_left_alone(site: Site) -> Patch:
-    """After a microbatch on one rank Mamba keeps that group for the next, shared one."""
-    return _keeps_group_of_one(site, Mamba)
-
-
-@fault(NEMOTRON, "loss", "Automodel #1441")
-def mamba_zigzag_not_undone(site: Site) -> Patch:
-    """Mamba scans rows in the order of the ranks, not of the sequence."""
-    return seen_by(Mamba, lambda batch: replace(batch, partition="contiguous"))
-
-
-@fault(NEMOTRON, "loss")
-def mamba_state_not_reset(site: Site) -> Patch:
-    """State and convolution run on over the borders of packed sequences."""
-    return _changed(model_batch, "row_segments", lambda segments: segments.clamp(PADDING, 0))
 
 
 @fault("qwen3, CP 2 as two levels", "refusal", "dev hands TE a single group under Dynamic CP")

@@ -16,7 +16,6 @@ from ringproof.cluster import RankContext
 from ringproof.reference.model import moe
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
-from ringproof.reference.model.mamba import HeadShares, Mamba
 from ringproof.reference.model.parameters import ParameterKind
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import TensorParallel, reduce_from_region
@@ -109,29 +108,10 @@ def _run(stage: Stage, given: Iterable[PackedBatch]) -> dict[str, torch.Tensor]:
 
 
 def _fault(fault: str) -> AbstractContextManager[Any]:
-    """Break a part of the model.
-
-    The router's balance loss is ``counted without TP``. Mamba's copies of B and C are ``of the
-    wrong group``, or its rows of padding hold NaN, which nobody may see.
-    """
-    forward = Mamba.forward
-    patches = {
-        "counted without TP": (moe, "counting_groups", lambda batch, _: (batch.group.flat,)),
-        # B and C of all groups once, then all again: the wrong group for most heads.
-        "copies of the wrong group": (
-            HeadShares,
-            "_copies",
-            lambda shares, states: states.repeat(1, shares.heads // shares.groups // shares.run),
-        ),
-        "padding of NaN": (
-            Mamba,
-            "forward",
-            lambda self, x, batch: forward(
-                self, torch.where(batch.real[:, None], x, torch.nan), batch
-            ),
-        ),
-    }
-    return patch.object(*patches[fault]) if fault else nullcontext()
+    """Break the model: the router's balance loss is ``counted without TP``."""
+    if not fault:
+        return nullcontext()
+    return patch.object(moe, "counting_groups", lambda batch, _: (batch.group.flat,))
 
 
 def batches(case: ModelCase, groups: DynamicGroups, device: torch.device) -> Iterator[PackedBatch]:

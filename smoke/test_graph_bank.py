@@ -66,8 +66,6 @@ SLOW_CASES = [
     ("moonlight-tiny", TP2, "attn"),
     ("moonlight-tiny", PP2, "router"),
     ("moonlight-tiny", turns({"cp": 8}, 1, 2, 4, 8), "attn"),
-    ("nemotron-h-tiny", TP2, "layer"),
-    ("nemotron-h-tiny", TWO, "layer"),
 ]
 REMAINDER = 0.1
 """Share of a bank's memory that a reset may leave: what is made at first use, and stays."""
@@ -135,7 +133,6 @@ def test_a_training_equals_the_eager_one(
         ("qwen3-tiny", replace(FOUR, parallel={"comm_type": "a2a"}, batch={"schedule": "packed"})),
         ("qwen3-tiny", replace(FOUR, parallel={"comm_type": "a2a+p2p", "ranks_per_node": 2})),
         ("moonlight-tiny", TP2),
-        ("nemotron-h-tiny", FOUR),
     ],
 )
 def test_packs_of_capacity_are_the_packs(ranks: Ranks, preset: str, spread: Spread) -> None:

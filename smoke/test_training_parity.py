@@ -57,9 +57,9 @@ CHOSEN = (
     ("moonlight-tiny", 1, "TP 2"),
     ("moonlight-tiny", 1, "dynamic on 4, a2a"),
     ("moonlight-tiny", 1, "FSDP2, PP 2, dynamic on 2"),
-    ("nemotron-h-tiny", 0, "dynamic on 4, all_gather"),
-    ("nemotron-h-tiny", 0, "dynamic on 4"),
-    ("nemotron-h-tiny", 0, "PP 2"),
+    ("qwen3-tiny", 0, "dynamic on 4, all_gather"),
+    ("moonlight-tiny", 0, "dynamic on 4"),
+    ("qwen3-tiny", 0, "PP 2"),
 )
 
 

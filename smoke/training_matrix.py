@@ -33,7 +33,7 @@ TOLERANCE = 1e-9
 """Relative. Float64 rounds at 1e-16; thirty steps of Adam let that grow by some orders."""
 STEPS = 30
 LONGEST = 64
-PRESETS = ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
+PRESETS = ("qwen3-tiny", "moonlight-tiny")
 
 Series = list[tuple[float, float]]
 """Loss and gradient norm of each step."""

@@ -25,7 +25,7 @@ from ringproof.reference.training.options import KeepingOptions, TrainOptions
 from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.schedules import StepPlan
 from smoke.broken_replays import CONTROLS
-from smoke.faults import MOONLIGHT, NEMOTRON, QWEN3, QWEN3_DP, Fault, Site, injected
+from smoke.faults import MOONLIGHT, QWEN3, QWEN3_DP, Fault, Site, injected
 from smoke.training_matrix import (
     ONE_RANK,
     TOLERANCE,
@@ -99,7 +99,6 @@ SETUPS: Mapping[str, Setup] = MappingProxyType(
     {
         QWEN3: Setup(spread=_CP2),
         QWEN3_DP: Setup(spread=_in_turn({"dp": 2})),
-        NEMOTRON: Setup(spread=_CP2, preset="nemotron-h-tiny", mtp=0),
         MOONLIGHT: Setup(spread=_CP2, preset="moonlight-tiny", mtp=0),
         "qwen3, CP 3, sizes 3 and 1 in turn": Setup(
             spread=Spread({"cp": 3}, batch={"cp_sizes": "divisors", "forced_sizes": (3, 1)})

@@ -82,7 +82,6 @@ ROWS = (
     Row("static CP 4", "moonlight-tiny", _STATIC, "attn"),
     Row("planned on 4", "qwen3-tiny", Spread({"cp": 4}, batch=_LONG_TAIL)),
     Row("recompute", "qwen3-tiny", Spread({"cp": 4}, batch=_ONE_TWO_FOUR, model=_RECOMPUTE)),
-    Row("TP 2", "nemotron-h-tiny", Spread({"tp": 2, "cp": 2}, batch=_ONE_TWO)),
 )
 CONTROL = Row("CP 4", "qwen3-tiny", Spread({"cp": 4}, batch=_ONE_TWO_FOUR))
 """The training in which replays are broken."""

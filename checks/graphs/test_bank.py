@@ -72,8 +72,6 @@ def stepped(stage: Stage, given: list[PackedBatch], bank: GraphBank | None) -> l
         ("qwen3-tiny", "attn", False, 4),
         ("moonlight-tiny", "attn", False, 4),
         ("moonlight-tiny", "router", False, 3),
-        ("nemotron-h-tiny", "layer", False, 8),
-        ("nemotron-h-tiny", "attn", False, 2),
     ],
 )
 def test_a_step_equals_the_eager_one(

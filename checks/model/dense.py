@@ -69,11 +69,8 @@ def layer(
     if kind.feed_forward:
         normed = norm(x, weights[f"{name}.feed_forward_norm.weight"])
         up = normed @ weights[f"{name}.feed_forward.up.weight"].T
-        if kind.feed_forward == "swiglu":
-            gate, value = up.chunk(2, -1)
-            up = gate * torch.sigmoid(gate) * value
-        else:
-            up = up.clamp(min=0) ** 2
+        gate, value = up.chunk(2, -1)
+        up = gate * torch.sigmoid(gate) * value
         x = x + up @ weights[f"{name}.feed_forward.down.weight"].T
     return x
 
@@ -90,8 +87,7 @@ def attention(config: ModelConfig, weights: Weights, name: str, x: torch.Tensor)
     if shape.normalise:
         q = norm(q, weights[f"{name}.q_norm.weight"])
         k = norm(k, weights[f"{name}.k_norm.weight"])
-    if shape.rotary:
-        q, k = turn(q, config.rotary_base), turn(k, config.rotary_base)
+    q, k = turn(q, config.rotary_base), turn(k, config.rotary_base)
     copies = shape.heads // shape.kv_heads
     k, v = (kv.repeat_interleave(copies, 0) for kv in (k, v))
     out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)

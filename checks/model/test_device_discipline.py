@@ -75,7 +75,6 @@ def test_a_tensor_left_on_the_host_is_seen(
     [
         pytest.param("qwen3-tiny", "bank", marks=pytest.mark.slow),
         pytest.param("moonlight-tiny", "bank", marks=pytest.mark.slow),
-        ("nemotron-h-tiny", "off"),
     ],
 )
 def test_a_training_stays_on_its_device(

@@ -27,10 +27,10 @@ PLAIN = ModelConfig(
     feed_forward=48,
     layers=(
         LayerKind("attention", None),
-        LayerKind(None, "squared-relu"),
+        LayerKind(None, "swiglu"),
         LayerKind("attention", "swiglu"),
     ),
-    attention=AttentionShape(heads=4, kv_heads=2, head_width=8, rotary=False),
+    attention=AttentionShape(heads=4, kv_heads=2, head_width=8),
 )
 Record = Callable[[str, object], None]
 
@@ -117,7 +117,7 @@ def test_auxiliary_loss_reaches_the_router(alone: ContextParallelGroup) -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 3e-3)]
 )
-@pytest.mark.parametrize("name", ["qwen3-tiny", "nemotron-h-tiny"])
+@pytest.mark.parametrize("name", ["qwen3-tiny"])
 def test_lower_precision(
     name: str, dtype: str, tolerance: float, alone: ContextParallelGroup
 ) -> None:
@@ -200,23 +200,19 @@ def test_split_layers(count: int) -> None:
 
 
 def test_presets_are_what_they_are_named_after() -> None:
-    assert tuple(PRESETS) == ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
+    assert tuple(PRESETS) == ("qwen3-tiny", "moonlight-tiny")
     assert all(config.name == name for name, config in PRESETS.items())
-    qwen3, moonlight, nemotron = PRESETS.values()
+    qwen3, moonlight = PRESETS.values()
     assert qwen3.attention is not None
     assert qwen3.attention.kv_heads < qwen3.attention.heads
     assert qwen3.attention.normalise
     assert {kind.mixer for kind in moonlight.layers} == {"latent"}
     assert moonlight.layers[0].feed_forward == "swiglu"
     assert {kind.feed_forward for kind in moonlight.layers[1:]} == {"experts"}
-    assert nemotron.attention is not None
-    assert not nemotron.attention.rotary
-    # Each layer of a Nemotron-H is one part only.
-    assert all((kind.mixer is None) != (kind.feed_forward is None) for kind in nemotron.layers)
 
 
 def test_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match="qwen3-tiny, moonlight-tiny, nemotron-h-tiny"):
+    with pytest.raises(InputError, match="qwen3-tiny, moonlight-tiny"):
         preset("qwen4")
 
 
@@ -225,7 +221,6 @@ def test_unknown_preset_names_the_known_ones() -> None:
     [
         ("qwen3-tiny", LayerKind("attention", "swiglu")),
         ("moonlight-tiny", LayerKind("latent", "experts")),
-        ("nemotron-h-tiny", LayerKind("attention", None)),
     ],
 )
 def test_multi_token_prediction_attends(name: str, kind: LayerKind) -> None:
@@ -238,7 +233,7 @@ def test_multi_token_prediction_attends(name: str, kind: LayerKind) -> None:
         ({"layers": ()}, "layers"),
         ({"layers": (LayerKind("convolution", None),)}, "layers"),
         ({"layers": (LayerKind("swiglu", None),)}, "layers"),
-        ({"layers": (LayerKind("mamba", None),)}, "mamba"),
+        ({"layers": (LayerKind("latent", None),)}, "latent"),
         ({"attention": None}, "attention"),
         ({"mtp_depths": -1}, "mtp_depths"),
     ],
@@ -255,8 +250,6 @@ def test_heads_that_do_not_group_are_refused() -> None:
         replace(QWEN3.attention, kv_heads=3)
     with pytest.raises(InputError, match="head_width"):
         replace(QWEN3.attention, head_width=15)
-    # An odd width only matters where pairs of channels are turned.
-    replace(QWEN3.attention, head_width=15, rotary=False)
 
 
 def test_missing_labels_are_refused(alone: ContextParallelGroup) -> None:

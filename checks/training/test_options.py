@@ -90,9 +90,6 @@ def test_what_cannot_be_is_refused_by_name(parts: dict[str, Any], field: str) ->
         ("qwen3-tiny", (6, 12), {"comm_type": "a2a+p2p", "ranks_per_node": 2}, None),
         ("qwen3-tiny", (6, 12), {"comm_type": "a2a+p2p", "ranks_per_node": 6}, 6),
         ("moonlight-tiny", (3,), {"comm_type": "a2a"}, 3),
-        ("nemotron-h-tiny", (1, 2, 3, 4, 6, 8), {}, None),
-        ("nemotron-h-tiny", (2, 5), {}, 5),
-        ("nemotron-h-tiny", (4, 8), {"tp": 2}, 8),
     ],
 )
 def test_a_size_that_the_heads_cannot_serve_is_found_at_once(
@@ -246,7 +243,7 @@ def test_a_document_that_fits_nowhere_is_refused_before_a_step_draws_it() -> Non
 
 
 def test_a_bank_captures_the_widest_part_that_the_model_allows() -> None:
-    chosen = {"qwen3-tiny": "layer", "moonlight-tiny": "attn", "nemotron-h-tiny": "layer"}
+    chosen = {"qwen3-tiny": "layer", "moonlight-tiny": "attn"}
     for name, scope in chosen.items():
         options = options_of(name, ONE_RANK)
         asked = replace(options.graphs, graphs="bank")

@@ -146,7 +146,7 @@ def _graph_bytes(options: TrainOptions, activations: int, width: int) -> Iterato
         return
     config, layout = options.model.config, options.parallel.layout
     shape = config.attention or config.latent
-    layers = sum(kind.mixer in ("attention", "latent") for kind in config.layers)
+    layers = sum(kind.mixer is not None for kind in config.layers)
     columns = capacity.rows * sum(options.group_sizes)
     scores = layers * (shape.heads if shape else 1) * capacity.rows * columns * width
     yield options.slots * (scores + activations) * layout.world_size // layout.tp

@@ -4,7 +4,7 @@
 scope    a graph is                       models
 =======  ===============================  ========================================================
 layer    a layer, norms and residuals in  without experts: their dispatch reads counts back
-attn     attention (GQA, MLA), no norm    with attention; Mamba layers stay eager
+attn     attention (GQA, MLA), no norm    with attention
 router   scores, choice, balance loss     with experts; the dispatch that follows is eager
 =======  ===============================  ========================================================
 
@@ -24,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 from ringproof.reference.graphs.names import check_scope
 from ringproof.reference.graphs.replay import Outputs
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.config import ATTENTIONS
 from ringproof.reference.model.moe import Router, Routing
 from ringproof.reference.model.stage import Stage
 
@@ -68,7 +67,7 @@ def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
         return tuple(
             Part(f"{name}.attention", layer.get_submodule("attention"))
             for name, layer in layers.items()
-            if layer.kind.mixer in ATTENTIONS
+            if layer.kind.mixer is not None
         )
     return tuple(
         Part(

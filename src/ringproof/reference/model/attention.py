@@ -26,7 +26,7 @@ from ringproof.reference.model.tensor_parallel import copy_to_region, reduce_fro
 
 
 class Attention(nn.Module):
-    """GQA with optional q/k norm and RoPE.
+    """GQA with RoPE and optional q/k norm.
 
     Raises:
         InputError: The model has no such shape, or TP does not divide its key/value heads.
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         shape = required(config.attention, "attention")
         self.tensor_parallel = builder.tensor_parallel
         self.head_width, self.rotary_base = shape.head_width, config.rotary_base
-        self.rotary, self.normalise = shape.rotary, shape.normalise
+        self.normalise = shape.normalise
         self.heads = heads_per_rank(shape.heads, self.tensor_parallel.size)
         self.kv_heads = heads_per_rank(shape.kv_heads, self.tensor_parallel.size)
         width, kv_width = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
@@ -58,9 +58,8 @@ class Attention(nn.Module):
         q, k, v = self._heads(self.qkv(copy_to_region(x, tp)))
         if self.normalise:
             q, k = self.q_norm(q), self.k_norm(k)
-        if self.rotary:
-            angles = rotation(batch.positions, self.head_width, self.rotary_base, x.dtype)
-            q, k = rotate(q, *angles), rotate(k, *angles)
+        angles = rotation(batch.positions, self.head_width, self.rotary_base, x.dtype)
+        q, k = rotate(q, *angles), rotate(k, *angles)
         return reduce_from_region(self.out(attend(q, k, v, batch).flatten(1)), tp)
 
     def _heads(self, qkv: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -1,8 +1,7 @@
 """One microbatch as one rank of its CP group holds it: rows, metadata and the group.
 
 The group travels with the microbatch. No module stores one, so none can use that of another
-microbatch. The attention plan and Mamba's exchange depend on the pack alone: they are computed once
-and kept in the batch.
+microbatch. The attention plan depends on the pack alone: it is computed once and kept in the batch.
 
 The pack and the totals are given twice: ``packed`` and ``totals`` are integers for eager code,
 ``metadata`` has the same facts as tensors of a fixed size. If a microbatch has metadata, no layer
@@ -18,13 +17,9 @@ from functools import cached_property
 import torch
 
 from ringproof.errors import InputError
-from ringproof.reference.attention.communicator import Communicator
-from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable
 from ringproof.reference.attention.plan import AttentionPlan, GroupRows, plan_attention
-from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
-from ringproof.reference.packing.shards import Sharding
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 IGNORED = -100
@@ -53,8 +48,6 @@ class Metadata:
     Args:
         capacity: ``N * R`` rows, which are also the ``max_seqlen`` of a kernel, and ``E`` entries.
         table: Sequence and position of each row: ``[N, R]`` int64 each.
-        places: ``[N, R]`` int64, row of the pack of each row.
-        order: ``[N * R]`` int64, the inverse.
         cu_seqlens, cu_seqlens_padded: ``[E + 1]`` int32, for kernels. No layer here uses them.
         tokens: 0-dim int64, see :class:`Totals`.
         predictions: ``[1 + depths]`` int64, see :class:`Totals`.
@@ -62,17 +55,10 @@ class Metadata:
 
     capacity: Capacity
     table: RowTable
-    places: torch.Tensor
-    order: torch.Tensor
     cu_seqlens: torch.Tensor
     cu_seqlens_padded: torch.Tensor
     tokens: torch.Tensor
     predictions: torch.Tensor
-
-    @property
-    def segments(self) -> torch.Tensor:
-        """Sequence of each row of the pack, ``[N * R]``; see :func:`row_segments`."""
-        return self.table.sequences.flatten().index_select(0, self.order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,40 +133,3 @@ class PackedBatch:
             group=self.group.of_type(self.comm_type),
             device=self.positions.device,
         )
-
-    @cached_property
-    def sequence_exchange(self) -> HeadExchange:
-        """Exchange between this rank's rows of all heads and all rows, in order, of some heads.
-
-        It uses the flat CP group, whatever the communication type of attention.
-        """
-        communicator = Communicator(self.group.flat)
-        if self.metadata is not None:
-            order = self.metadata.order, self.metadata.places.flatten()
-            return HeadExchange(communicator, order)
-        sharding = Sharding.of_pack(self.packed, self.group.size, self.partition)
-        return HeadExchange.ascending(communicator, sharding.shards, self.positions.device)
-
-    @property
-    def segments(self) -> torch.Tensor:
-        """Sequence of each row of the pack, ``[N * R]`` int64; see :func:`row_segments`."""
-        return self.metadata.segments if self.metadata else self._segments_of_pack
-
-    @cached_property
-    def _segments_of_pack(self) -> torch.Tensor:
-        return row_segments(self.packed, self.positions.device)
-
-
-def row_segments(packed: PackedSequences, device: torch.device) -> torch.Tensor:
-    """Return the entry of each row of the pack that holds a token, else ``PADDING``: ``[T]`` int64.
-
-    >>> from ringproof.reference.packing.sequences import pack
-    >>> row_segments(pack([3, 1], multiple=4), torch.device("cpu")).tolist()
-    [0, 0, 0, -1, 1, -1, -1, -1]
-    """
-    numbers: list[int] = []
-    counts: list[int] = []
-    for entry, (real, rows) in enumerate(zip(packed.lengths, packed.padded_lengths, strict=True)):
-        numbers += [entry, PADDING]
-        counts += [real, rows - real]
-    return torch.tensor(numbers).repeat_interleave(torch.tensor(counts)).to(device)

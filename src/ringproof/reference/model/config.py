@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from ringproof.errors import InputError, check_name
 
-MIXERS = ("attention", "latent", "mamba")
-FEED_FORWARDS = ("swiglu", "squared-relu", "experts")
-ATTENTIONS = ("attention", "latent")
+MIXERS = ("attention", "latent")
+FEED_FORWARDS = ("swiglu", "experts")
 SCORES = ("softmax", "sigmoid")  # of a router
-SHAPES = ("attention", "latent", "mamba", "experts")  # parts with a shape of their own
+SHAPES = ("attention", "latent", "experts")  # parts with a shape of their own
 
 
 Shape = TypeVar("Shape")
@@ -23,8 +22,8 @@ class LayerKind:
     """One layer: a mixer over rows, a feed-forward on each row, or both in this order.
 
     Args:
-        mixer: ``attention`` (GQA), ``latent`` (MLA), ``mamba`` (Mamba-2), or ``None``.
-        feed_forward: ``swiglu``, ``squared-relu``, ``experts`` (MoE), or ``None``.
+        mixer: ``attention`` (GQA), ``latent`` (MLA), or ``None``.
+        feed_forward: ``swiglu``, ``experts`` (MoE), or ``None``.
     """
 
     mixer: str | None
@@ -40,23 +39,21 @@ class AttentionShape:
         kv_heads: Key/value heads; divides ``heads``.
         head_width: Channels of a query, key or value.
         normalise: Whether queries and keys are RMS-normalized, per head (Qwen3).
-        rotary: Whether positions are encoded (not in Nemotron-H).
 
     Raises:
-        InputError: The heads cannot be grouped, or the width is odd with RoPE.
+        InputError: The heads cannot be grouped, or the width is odd.
     """
 
     heads: int
     kv_heads: int
     head_width: int
     normalise: bool = False
-    rotary: bool = True
 
     def __post_init__(self) -> None:
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             problem = f"{self.kv_heads} does not divide {self.heads} query heads"
             raise InputError("kv_heads", f"{problem}; choose a divisor")
-        if self.rotary and self.head_width % 2:
+        if self.head_width % 2:
             problem = f"{self.head_width} is odd, and RoPE turns pairs"
             raise InputError("head_width", f"{problem}; give an even width")
 
@@ -78,21 +75,6 @@ class LatentShape:
     content_width: int
     rotary_width: int
     value_width: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class MambaShape:
-    """Mamba-2 (arXiv 2405.21060).
-
-    The heads of a group share B and C. ``state_width`` is the SSM state of a channel, and
-    ``convolution`` the number of taps of the causal convolution.
-    """
-
-    heads: int
-    head_width: int
-    state_width: int
-    groups: int
-    convolution: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +116,7 @@ class ModelConfig:
         name: Name for messages and logs.
         hidden: Width of the residual stream.
         feed_forward: Hidden width of a dense feed-forward.
-        attention, latent, mamba, experts: Shapes of the parts that occur.
+        attention, latent, experts: Shapes of the parts that occur.
         rotary_base: Base of RoPE's frequencies.
         mtp_depths: Tokens predicted beyond the next (multi-token prediction).
         mtp_weight: Weight of their mean loss.
@@ -150,7 +132,6 @@ class ModelConfig:
     layers: tuple[LayerKind, ...]
     attention: AttentionShape | None = None
     latent: LatentShape | None = None
-    mamba: MambaShape | None = None
     experts: ExpertsShape | None = None
     vocabulary: int = 256
     rotary_base: float = 10_000.0
@@ -173,12 +154,8 @@ class ModelConfig:
 
     @property
     def mtp_layer(self) -> LayerKind:
-        """Kind of the layer of a prediction module: that of the last layer with attention.
-
-        It is the last layer if none has attention.
-        """
-        attending = (kind for kind in reversed(self.layers) if kind.mixer in ATTENTIONS)
-        return next(attending, self.layers[-1])
+        """Kind of the layer of a prediction module: that of the last layer."""
+        return self.layers[-1]
 
 
 def required(shape: Shape | None, part: str) -> Shape:
@@ -222,18 +199,4 @@ _MOONLIGHT = ModelConfig(
     ),
     rotary_base=50_000.0,
 )
-_NEMOTRON = ModelConfig(
-    name="nemotron-h-tiny",
-    hidden=64,
-    feed_forward=128,
-    layers=(
-        LayerKind("mamba", None),
-        LayerKind(None, "squared-relu"),
-        LayerKind("attention", None),
-        LayerKind(None, "squared-relu"),
-    )
-    * 2,
-    attention=AttentionShape(heads=8, kv_heads=4, head_width=16, rotary=False),
-    mamba=MambaShape(heads=24, head_width=8, state_width=16, groups=2),
-)
-PRESETS = MappingProxyType({config.name: config for config in (_QWEN3, _MOONLIGHT, _NEMOTRON)})
+PRESETS = MappingProxyType({config.name: config for config in (_QWEN3, _MOONLIGHT)})

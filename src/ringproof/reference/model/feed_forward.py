@@ -1,14 +1,13 @@
-"""Dense feed-forwards: SwiGLU (arXiv 2002.05202) and squared ReLU (arXiv 2109.08668).
+"""The dense feed-forward, SwiGLU (arXiv 2002.05202): ``(silu(x A) * x B) C``.
 
-``SwiGLU(x) = (silu(x A) * x B) C``; ``squared ReLU(x) = relu(x A)^2 C``. TP divides the hidden
-width.
+TP divides the hidden width.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.functional import relu, silu
+from torch.nn.functional import silu
 
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
@@ -18,20 +17,19 @@ from ringproof.reference.model.tensor_parallel import copy_to_region, reduce_fro
 
 
 class FeedForward(nn.Module):
-    """SwiGLU if ``gated``, else squared ReLU. It acts on each row by itself."""
+    """SwiGLU, which acts on each row by itself."""
 
-    def __init__(self, config: ModelConfig, builder: Builder, *, gated: bool) -> None:
+    def __init__(self, config: ModelConfig, builder: Builder) -> None:
         super().__init__()
-        self.gated, self.tensor_parallel = gated, builder.tensor_parallel
-        blocks = (config.feed_forward,) * (2 if self.gated else 1)
+        self.tensor_parallel = builder.tensor_parallel
+        blocks = (config.feed_forward,) * 2
         self.up = ColumnLinear(builder.scope("up"), config.hidden, sum(blocks), blocks)
         self.down = RowLinear(builder.scope("down"), config.feed_forward, config.hidden)
 
     def forward(self, x: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
         """Map rows ``[r or R, h]`` to the same shape."""
         up = self.up(copy_to_region(x, self.tensor_parallel))
-        down = self.down(swiglu(up) if self.gated else relu(up).square())
-        return reduce_from_region(down, self.tensor_parallel)
+        return reduce_from_region(self.down(swiglu(up)), self.tensor_parallel)
 
 
 def swiglu(gate_and_value: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +14,6 @@ from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import LayerKind, ModelConfig
 from ringproof.reference.model.feed_forward import FeedForward
 from ringproof.reference.model.linear import ReplicatedLinear
-from ringproof.reference.model.mamba import Mamba
 from ringproof.reference.model.mla import LatentAttention
 from ringproof.reference.model.moe import MixtureOfExperts
 from ringproof.reference.model.norm import RMSNorm
@@ -26,9 +24,7 @@ PARTS: Mapping[str, tuple[str, Callable[[ModelConfig, Builder], nn.Module]]] = M
     {
         "attention": ("attention", Attention),
         "latent": ("attention", LatentAttention),
-        "mamba": ("mamba", Mamba),
-        "swiglu": ("feed_forward", partial(FeedForward, gated=True)),
-        "squared-relu": ("feed_forward", partial(FeedForward, gated=False)),
+        "swiglu": ("feed_forward", FeedForward),
         "experts": ("moe", MixtureOfExperts),
     }
 )

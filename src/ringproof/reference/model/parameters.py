@@ -82,7 +82,6 @@ class Builder:
         split: int | None = None,
         std: float = 0.02,
         fill: float | None = None,
-        values: torch.Tensor | None = None,
         partial: bool = False,
         shared: bool = False,
         blocks: Sequence[int] | None = None,
@@ -95,7 +94,6 @@ class Builder:
             split, partial, shared, blocks: See :class:`ParameterKind`.
             std: Standard deviation of the normal draw.
             fill: A constant instead of a draw.
-            values: The full tensor instead of a draw, float64 on the CPU.
 
         Raises:
             InputError: TP cannot divide it evenly, or the name was made before.
@@ -110,9 +108,9 @@ class Builder:
             shared=shared,
             blocks=None if blocks is None else tuple(blocks),
         )
+        full = self._draw(full_name, shape, std)
         if fill is not None:
-            values = torch.full(tuple(shape), fill, dtype=torch.float64)
-        full = self._draw(full_name, shape, std) if values is None else values
+            full = torch.full_like(full, fill)
         part = kind.cut(full, self.tensor_parallel.size, self.tensor_parallel.rank)
         self.registry[full_name] = kind
         return nn.Parameter(part.to(self.device, self.dtype, copy=True))

@@ -47,15 +47,12 @@ def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
         problem = f"{found.rows} rows and {found.entries} entries are not the capacity of {wanted}"
         raise InputError("packed", f"{problem}; cover the tail with a dummy (to_capacity)")
     rows = row_arrays(packed, batch.group.size, batch.partition)
-    sequences, positions, places, order = (
-        torch.from_numpy(array).to(device)
-        for array in (rows.sequences, rows.positions, rows.places, rows.order)
+    sequences, positions = (
+        torch.from_numpy(array).to(device) for array in (rows.sequences, rows.positions)
     )
     metadata = Metadata(
         capacity=capacity,
         table=RowTable(sequences, positions),
-        places=places,
-        order=order,
         cu_seqlens=torch.tensor(packed.cu_seqlens, dtype=torch.int32, device=device),
         cu_seqlens_padded=torch.tensor(packed.cu_seqlens_padded, dtype=torch.int32, device=device),
         tokens=torch.tensor(batch.totals.tokens, dtype=torch.int64, device=device),

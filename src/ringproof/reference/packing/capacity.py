@@ -44,13 +44,11 @@ class RowArrays:
         sequences: ``[N, R]``, the entry that a row holds a token of, or :data:`PADDING`.
         positions: ``[N, R]``, where in that entry, or :data:`PADDING`.
         places: ``[N, R]``, row of the pack.
-        order: ``[N * R]``, its inverse: which of the flattened rows is each row of the pack.
     """
 
     sequences: Rows
     positions: Rows
     places: Rows
-    order: Rows
 
 
 def local_to_global(packed: PackedSequences, size: int, rank: int, partition: str) -> Rows:
@@ -89,7 +87,6 @@ def row_arrays(packed: PackedSequences, size: int, partition: str) -> RowArrays:
         sequences=np.where(real, entries, PADDING),
         positions=np.where(real, positions, PADDING),
         places=places,
-        order=np.argsort(places, axis=None),
     )
 
 

@@ -213,7 +213,7 @@ def make_optimiser(
 ) -> torch.optim.AdamW:
     """Create AdamW for a rank's parameters. The learning rate is set before each step.
 
-    Only matrices decay. Vectors (norms, biases, Mamba's ``A`` and ``D``) do not.
+    Only matrices decay. Vectors, the norms, do not.
     """
     matrices = [p.parameter for p in parameters if p.parameter.dim() > 1]
     vectors = [p.parameter for p in parameters if p.parameter.dim() <= 1]

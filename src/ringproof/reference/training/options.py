@@ -356,8 +356,8 @@ def check_sizes(
     """Refuse CP sizes that do not divide the heads of an all-to-all.
 
     Without this check, such a size would fail in the first step that uses it, possibly after hours.
-    Attention exchanges heads under ``a2a`` and, inside a node, under ``a2a+p2p``. Mamba always
-    exchanges them over the whole group. The tensor parallel size divides the heads first.
+    Attention exchanges heads under ``a2a`` and, inside a node, under ``a2a+p2p``. The tensor
+    parallel size divides the heads first.
 
     Raises:
         InputError: A size does not fit. The message names the first one, and the option ``field``
@@ -368,8 +368,6 @@ def check_sizes(
         exchanges = comm_type in ("a2a", "a2a+p2p")
         shapes = (config.attention, config.latent) if exchanges else ()
         heads = [("attention", shape.heads, inner) for shape in shapes if shape]
-        if config.mamba:
-            heads.append(("mamba", config.mamba.heads, size))
         for part, count, ranks in heads:
             if count % tp:
                 raise InputError("--tp", f"{tp} does not divide the {count} {part} heads")

@@ -19,7 +19,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,6 @@ from ringproof.reference.training.options import SCHEDULES
 RING_STEP_TOKENS = 16
 """A step of the ring costs as much as so many tokens: an estimate, not measured. It only keeps
 short sequences from being spread over many ranks for nothing."""
-_MATRICES = MappingProxyType({"swiglu": 3, "squared-relu": 2})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,11 +328,6 @@ def _mixer_costs(config: ModelConfig, kind: LayerKind) -> tuple[int, int]:
         up = mla.latent_width * mla.heads * (mla.content_width + mla.value_width)
         outer = mla.heads * (key + mla.value_width) + down
         return hidden * outer + up, mla.heads * (key + mla.value_width)
-    if kind.mixer == "mamba" and config.mamba:
-        ssm = config.mamba
-        inner = ssm.heads * ssm.head_width
-        projected = 3 * inner + 2 * ssm.groups * ssm.state_width + ssm.heads
-        return hidden * projected + 2 * inner * ssm.state_width, 0
     return 0, 0
 
 
@@ -342,7 +335,7 @@ def _feed_forward_cost(config: ModelConfig, kind: LayerKind) -> int:
     if kind.feed_forward == "experts" and config.experts:
         moe = config.experts
         return config.hidden * (3 * (moe.chosen * moe.width + moe.shared_width) + moe.experts)
-    return _MATRICES.get(kind.feed_forward or "", 0) * config.hidden * config.feed_forward
+    return 3 * config.hidden * config.feed_forward if kind.feed_forward else 0
 
 
 def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: CostModel) -> Plan:
