@@ -89,24 +89,6 @@ def test_the_command_names_a_rank_that_was_killed(commands: list[Command]) -> No
 
 
 @pytest.mark.slow
-def test_the_command_names_a_file_that_one_rank_cannot_read_again(
-    commands: list[Command], tmp_path: Path
-) -> None:
-    for number in range(40):
-        (tmp_path / f"{number}.txt").write_text(f"document {number} " * 4)
-    commands.append(Command("--data", f"folder:{tmp_path}", *WITHOUT_END))
-    commands[0].wait_for_step(2)
-    ranks = commands[0].ranks()
-    (tmp_path / "7.txt").write_text("")
-    code, errors = commands[0].ended(within=REPORTED_WITHIN_SECONDS)
-    assert code in (1, 2)
-    assert re.search(
-        r"/7\.txt: the file had 44 bytes when the run began, and now 0", errors.splitlines()[0]
-    )
-    assert_gone(ranks)
-
-
-@pytest.mark.slow
 def test_launched_ranks_with_different_seeds_refuse_each_other(commands: list[Command]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -16,6 +16,7 @@ BAD = [
     ("--lengths 0", "--lengths: [0] has no rows to pack"),
     ("--lengths=", "--lengths: [] has no rows to pack"),
     ("--lengths 200000", "--lengths: the dense oracle's scores of 200000 tokens take 298 GiB"),
+    ("--seq-len 0", "--seq-len: 0 is less than 1"),
     ("--lengths 5 --seq-len 256", "--seq-len has no effect with --lengths"),
     ("--lengths 5 --ranks -1", "--ranks: "),
     ("--lengths 5 --partition stripes", "--partition: 'stripes' is unknown"),

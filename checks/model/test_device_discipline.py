@@ -73,6 +73,7 @@ def test_a_tensor_left_on_the_host_is_seen(
 @pytest.mark.parametrize(
     ("name", "graphs"),
     [
+        ("qwen3-tiny", "off"),
         pytest.param("qwen3-tiny", "bank", marks=pytest.mark.slow),
         pytest.param("moonlight-tiny", "bank", marks=pytest.mark.slow),
     ],

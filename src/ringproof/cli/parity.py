@@ -85,12 +85,13 @@ class AttentionCommand:
         """
         world = self.ranks or launched or (math.prod(self.hcp) if self.hcp else 2)
         packed = self._pack(world)
+        tokens = _SEQUENCE_TOKENS if self.seq_len is None else self.seq_len
         alike = {one.name for one in fields(ParityCase)} & {one.name for one in fields(self)}
         computed = {
             "world": world,
             "comm_type": self.comm,
             "hierarchical_sizes": self.hcp,
-            "seq_len": packed.rows if packed else self.seq_len or _SEQUENCE_TOKENS,
+            "seq_len": packed.rows if packed else tokens,
             "packed": packed,
             "kv_heads": self.kv_heads or self.heads,
             "v_head_dim": self.v_head_dim or self.head_dim,
