@@ -94,4 +94,6 @@ def test_the_skills_of_a_project_are_taken_where_they_have_what_is_needed(
     monkeypatch.chdir(tmp_path)
     assert known_skills(None) == known_skills(None, "mine") == Path("skills")
     assert known_skills(None, "hierarchical-context-parallel") == shipped_skills()
+    (tmp_path / "skills" / "hierarchical-context-parallel").mkdir()  # has no card
+    assert known_skills(None, "hierarchical-context-parallel") == shipped_skills()
     assert known_skills(Path("a"), "hierarchical-context-parallel") == Path("a")

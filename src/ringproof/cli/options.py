@@ -36,15 +36,17 @@ def knowing_skills(ctx: typer.Context, param: typer.CallbackParam, value: Path) 
 def known_skills(chosen: Path | None, needed: str = "") -> Path:
     """Return the folder of skills that was given, or that is here and has cards, or is installed.
 
-    One here has to have the skill that is needed, which that of a project of one's own may not. A
-    checkout of upstream may have a folder of skills whose cards, if any, are of another form.
+    One here has to have the card of the skill that is needed, which that of a project of one's own
+    may not. A checkout of upstream may have a folder of skills whose cards, if any, are of another
+    form.
     """
-    from ringproof.cards import has_card  # 80 ms, which most commands need not pay
+    from ringproof.cards.loading import find_card, has_card  # 80 ms, which most need not pay
 
     here = Path("skills")
     if chosen is not None:
         return chosen
-    return here if has_card(here) and (here / needed).is_dir() else shipped_skills() or here
+    found = has_card(here) and (not needed or find_card(here / needed) is not None)
+    return here if found else shipped_skills() or here
 
 
 def given(ctx: typer.Context, name: str | None) -> bool:
