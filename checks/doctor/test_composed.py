@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from checks.doctor.test_corpus import CORPUS, beyond
+from checks.doctor.upstream_lines import stack_at
 from ringproof.cli.doctor import NEWEST_VERL
 from ringproof.cli.rehearse import VERL_PACKAGES
 from ringproof.doctor import composed
+from ringproof.doctor.checked import Checked, settled
+from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import read_settings
+from ringproof.doctor.rule import Effect
 from ringproof.errors import InputError
 from ringproof.launch.overrides import PPO, SFT
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs import validating
 from ringproof.upstream.sources import open_tree
 
 RELEASE = "pip:megatron-core==0.16.1"
@@ -39,6 +45,61 @@ def test_what_is_asked_of_verl(words: str, asked: tuple[object, ...]) -> None:
     found = composed.request_of(read_settings(words.split(), {}))
     values = [found[name] for name in ("module", "name", "overrides", "ranks")]
     assert tuple(values[: len(asked)]) == asked
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch):
+    """Let verl refuse everything, with the configuration that the returned dict holds."""
+    config: dict[str, object] = {"trainer": {"nnodes": 1, "n_gpus_per_node": 8}}
+    refusal = Failure("raised", 0, "AssertionError: n_gpus (8)", place="verl/utils/config.py:1")
+    here = "ringproof.rehearsal"
+    monkeypatch.setattr(f"{here}.verl.upstreams.open_verl", lambda *_, **__: (Path(), "verl"))
+    monkeypatch.setattr(f"{here}.verl.config.composed", lambda *_: config)
+    monkeypatch.setattr(f"{here}.runs.validating.validate",
+                        lambda *_, **__: validating.BesideMegatron("verl", refusal))  # fmt: skip
+    return config
+
+
+def answered(asked):
+    given = {"cache": Path(), "folder": Path(), "offline": True, "progress": print}
+    return composed.ask(asked, "verl", "core", None, **given)
+
+
+@pytest.mark.parametrize("word", ["trainer.nnodes=$NNODES", "data.train_files=$NNODES/x"])
+def test_a_word_that_is_not_known_leaves_a_refusal_open(tmp_path: Path, verl, word: str) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"{LAUNCH.replace('trainer.nnodes=2', word)} trainer.n_gpus_per_node=8\n")
+    unknown = answered(composed.request_of(read_settings([str(script)], {})))
+    assert unknown.accepted is None and unknown.upstream.endswith(f"without {word}")
+    assert unknown.message.endswith("; give --set NNODES=VALUE")
+    known = answered(composed.request_of(read_settings([str(script)], {"NNODES": "2"})))
+    assert known.accepted is False and known.upstream == "verl"
+
+
+@pytest.mark.parametrize("count", [None, "2", "", 0, True, 1.5])
+def test_a_launch_without_a_size_is_bad_input(verl, count: object) -> None:
+    asked = composed.request_of(read_settings(LAUNCH.split(), {}))
+    verl["trainer"] = {"nnodes": 1, "n_gpus_per_node": count}
+    with pytest.raises(InputError, match=r"^trainer\.n_gpus_per_node: .*; give trainer\.n_gpus"):
+        answered(asked)
+    for trainer in ({"n_gpus_per_node": 8}, None):
+        verl["trainer"] = trainer
+        with pytest.raises(InputError, match=r"^trainer\.nnodes: None is no whole number"):
+            answered(asked)
+        assert answered({**asked, "module": SFT}).accepted is False
+    del verl["trainer"]
+    with pytest.raises(InputError, match=r"^trainer\.nnodes: "):
+        answered(asked)
+
+
+@pytest.mark.parametrize("name", ["reported-verl-dynamic", "thread-ulysses-padding"])
+def test_rules_speak_where_verl_did_not(tmp_path: Path, name: str) -> None:
+    (one,) = (entry for entry in CORPUS if entry.id == name)
+    ((line, _),) = one.verdict.items()
+    examined = examine(one.settings(tmp_path), stack_at(line))
+    assert [found.effect for found in examined.findings] == [Effect.REFUSED]
+    assert settled(examined, Checked("verl", None, why_not="no tensordict")) == examined
+    assert not settled(examined, Checked("verl", True)).findings
 
 
 def test_other_programs_of_verl_are_not_asked() -> None:

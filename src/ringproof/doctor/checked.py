@@ -13,7 +13,7 @@ from typing import Any
 
 from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.rehearsed import launch_of, says_it
-from ringproof.doctor.rule import Effect
+from ringproof.doctor.rule import Effect, RefusedBy
 from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
 from ringproof.launch.options import PROGRAMS
@@ -57,10 +57,15 @@ class Checked:
 
 
 def settled(examination: Examination, checked: Checked) -> Examination:
-    """Leave out what our rules say is refused, where upstream's own checks ran and accepted it."""
-    if not checked.accepted or examination.settings.program != "megatron":
+    """Leave out what our rules say is refused, where upstream's own checks ran and accepted it.
+
+    Those of verl make no model, so that what Megatron-LM's configuration classes refuse stays.
+    """
+    own = examination.settings.program == "megatron"
+    if not checked.accepted:
         return examination
-    found = tuple(one for one in examination.findings if one.effect is not Effect.REFUSED)
+    found = tuple(one for one in examination.findings if one.effect is not Effect.REFUSED
+                  or not (own or one.rule.ends is RefusedBy.VERL))  # fmt: skip
     return replace(examination, findings=found)
 
 

@@ -6,6 +6,7 @@ They are run by one rank of as many as the launch has, see `ringproof.rehearsal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ringproof.doctor.settings import PREFIXES, Settings
 from ringproof.doctor.validated import SECONDS, answer_of
 from ringproof.errors import InputError
 from ringproof.launch.overrides import PPO, SFT, VERL_MODULES
-from ringproof.launch.shell.expand import marks
+from ringproof.launch.shell.expand import marks, readable
 
 FUNCTION = "ringproof.rehearsal.verl.ranks.checks:judged"
 TITLE = "verl's own configuration and checks, up to its groups of ranks"
@@ -28,13 +29,15 @@ ENGINES = ("engine", "optim", "model_engine")
 def request_of(settings: Settings) -> dict[str, Any]:
     """Return what is asked of verl, see `ringproof.rehearsal.verl.ranks.checks`.
 
-    ``ranks`` is the world size where it is no setting of verl itself.
+    ``ranks`` is the world size where it is no setting of verl itself, ``dropped`` are the words
+    whose value is not known, which are left out.
 
     Raises:
         InputError: It is no launch of a program of verl that is known, and no overrides of one.
     """
     from ringproof.rehearsal.verl.config import split_words
 
+    unknown = [word for word in settings.arguments if marks(word)]
     words = [word for word in settings.arguments if not marks(word)]
     at = next((i for i, word in enumerate(words) if word in VERL_MODULES), None)
     if at is None and not (words and all(map(OVERRIDE.fullmatch, words))):
@@ -48,7 +51,8 @@ def request_of(settings: Settings) -> dict[str, Any]:
         name = MEGATRON_NAME if module == PPO else name
         overrides = (*(f"{part}=megatron" for part in ENGINES[:2] if sft), *overrides)
     ranks = settings.ranks or facts_of(settings).model_size
-    return {"module": module, "name": name, "overrides": list(overrides), "ranks": ranks}
+    return {"module": module, "name": name, "overrides": list(overrides), "ranks": ranks,
+            "dropped": unknown}  # fmt: skip
 
 
 def ask(
@@ -80,12 +84,36 @@ def ask(
     except InputError as error:
         if not error.sentence.startswith(REFUSED):
             raise
-        return Checked(name, False if named else None, error.sentence, title=TITLE)
-    trainer = config["trainer"]
-    size = trainer["nnodes"] * trainer["n_gpus_per_node"]
+        answer = Checked(name, False if named else None, error.sentence, title=TITLE)
+        return _without(asked["dropped"], answer)
+    size = _ranks_of_ppo(config) if asked["module"] == PPO else asked["ranks"]
     outcome = validate(
         FUNCTION, {**asked, "folder": str(configurations)}, lambda **_: (root, name), megatron,
         engine, cache=cache, folder=folder, offline=offline, progress=progress,
-        seconds=limit or SECONDS, ranks=size if asked["module"] == PPO else asked["ranks"],
+        seconds=limit or SECONDS, ranks=size,
     )  # fmt: skip
-    return answer_of(outcome, limit, ("verl/", "megatron/"), TITLE)
+    return _without(asked["dropped"], answer_of(outcome, limit, ("verl/", "megatron/"), TITLE))
+
+
+def _ranks_of_ppo(config: Mapping[str, Any]) -> int:
+    trainer, size = config.get("trainer"), 1
+    for name in ("nnodes", "n_gpus_per_node"):
+        value = trainer.get(name) if isinstance(trainer, dict) else None
+        if type(value) is not int or value < 1:
+            sentence = f"{value!r:.40} is no whole number of at least 1; give trainer.{name}=NUMBER"
+            raise InputError(f"trainer.{name}", sentence)
+        size *= value
+    return size
+
+
+def _without(dropped: list[str], answer: Checked) -> Checked:
+    """Name the words that were left out, without which a refusal says nothing of the launch."""
+    if not dropped:
+        return answer
+    name = f"{answer.upstream}, without {', '.join(readable(word) for word in dropped)}"
+    if answer.accepted is not False:
+        return replace(answer, upstream=name)
+    found = (mark for word in dropped for mark in marks(word))
+    needed = (f"--set {one.name}=VALUE" if one.name else one.text for one in found)
+    message = f"{answer.message}; give {' '.join(dict.fromkeys(needed))}"
+    return replace(answer, upstream=name, accepted=None, message=message)

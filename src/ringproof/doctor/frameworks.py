@@ -84,6 +84,11 @@ def _parts(facts: Facts) -> int:
     return whole_number(facts.exact(*ULYSSES)) or 1
 
 
+def _padded_parts(facts: Facts) -> object:
+    off = facts.exact(*UNPADDED).lower() == "false" and _parts(facts) > 1
+    return off and f"use_remove_padding is off with Ulysses over {_parts(facts)} ranks"
+
+
 def _uneven_heads(heads: int, groups: int, parts: int) -> str:
     """Why Ulysses cannot divide heads between ranks; empty where it can, or heads are unknown."""
     if not heads or parts == 1:
@@ -122,6 +127,17 @@ def _token_budget(facts: Facts) -> object:
     wrong = on and budget and longest > budget * parts
     says = f"a budget of {budget} tokens x CP {parts} < {longest} of the longest sample"
     return wrong and says
+
+
+def _verl_dynamic(facts: Facts) -> object:
+    critic = facts.switch("critic.megatron.dynamic_context_parallel")
+    found = ["a critic, which is a value model"] if critic else []
+    if facts.on("dynamic_context_parallel"):
+        off = facts.exact(*UNPADDED).lower() == "false"
+        found += [] if facts.budget else ["no max_seqlen_per_dp_cp_rank"]
+        found += ["use_remove_padding off"] if off else []
+        found += ["virtual pipeline stages"] if facts.virtual else []
+    return found and f"Dynamic CP with {', '.join(found)}"
 
 
 # -- NeMo-RL without Megatron-LM, and SkyRL --------------------------------------------------------
@@ -272,6 +288,12 @@ FRAMEWORKS: tuple[Rule, ...] = (
     Rule(LAUNCH + "verl-padding", Effect.FAILS, _padded_rows, programs=("verl",),
          message=SIZED, or_message=PACKED,
          remedy="set model.use_remove_padding to True; lengths are then padded to TP x CP x 2"),
+    Rule(LAUNCH + "verl-padding", RefusedBy.VERL, _padded_parts, programs=("verl",),
+         message="When using sequence parallelism for actor/ref policy, you must enable",
+         remedy="set actor_rollout_ref.model.use_remove_padding to True"),
+    Rule(LAUNCH + "verl-dynamic", RefusedBy.VERL, _verl_dynamic, programs=("verl",),
+         message="must be a positive integer", or_message="Dynamic CP currently supports",
+         remedy="set the budget, use_remove_padding on; no virtual stages, no critic with it"),
     Rule(LAUNCH + "ulysses-heads", Effect.FAILS, _heads_of_parts, programs=("verl",),
          message="must be divisible by ulysses_sp_size",
          remedy="take a size that divides the query heads, and divides the key-value heads or is "

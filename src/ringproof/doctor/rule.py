@@ -34,6 +34,7 @@ class RefusedBy(str, Enum):
     ARGUMENTS = "validate_args in megatron/training/arguments.py"
     CONFIG = "the configuration classes of megatron/core"
     BRIDGE = "ConfigContainer.validate in megatron/bridge/training/config.py"
+    VERL = "the checks of verl"
     NEMO_RL = "the setup of NeMo-RL"
 
 

@@ -121,7 +121,7 @@ class RunWatch:
             how += (
                 f", as when memory runs out (the ranks held {held:.1f} GiB, {left:.1f} were left)"
             )
-        message = f"ended by {how}: {_last_line(log)}"
+        message = f"ended by {how}: {_last_line(log) or 'its log is empty'}"
         return Failure(kind, rank, message, waiting=self._waiting())
 
     def _without_report(self, ranks: Iterable[int]) -> Failure | None:
