@@ -35,18 +35,26 @@ _PIPE = (
 )
 _FETCH = (
     r"(?:curl|wget|aria2c|lynx|iwr|irm|invoke-webrequest|invoke-restmethod"
-    r"|(?:fetch|axel|\$\w+|\$\{\w+\})(?=\s[^\n|]{0,200}https?://))"
+    r"|(?:fetch|axel|[\"']?(?:\$\w+|\$\{\w+\})[\"']?)(?=\s[^\n|]{0,200}https?://))"
 )
 _PYTHON = r"(?:__import__\([^)\n]{0,40}\)\.|\w+\.)*"
 _RUN = rf"(?:(?:eval|source|\.|{_SHELLS}(?:\s+-\w+)*|{_PROGRAMS}(?:\s+-[ce])?)\s+(?:<<<\s*)?[\"']?)"
 _REMOTE = re.compile(
     rf"(?<![\w./-]){_FOLDERS}{_FETCH}\s{_REST}{_PIPE}"
-    rf"|(?<![\w-]){_SHELLS}\s+-i\s[^\n]{{0,40}}/dev/(?:tcp|udp)/"
-    r"|(?<![\w-])(?:nc|ncat|netcat)\s[^\n|;&]{0,80}(?<=\s)-[ec]\s"
     rf"|(?<![\w-]){_RUN}(?:\$\(|`|<\()\s*{_FETCH}\s"
     rf"|\b(?:exec|eval)\s*\(\s*{_PYTHON}(?:requests\.get|httpx\.get|urlopen|urllib\.request)\b"
     rf"|[\"']{_SHELLS}[\"'],\s*[\"']-c[\"'],\s*(?:requests|httpx|urllib)\."
     r"|\b(?:iex|invoke-expression)\b[^\n]{0,80}(?:downloadstring|iwr|irm|invoke-webrequest)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SOCKET = r"/dev/(?:tcp|udp)/"
+_REVERSE = re.compile(
+    rf"(?<![\w-]){_SHELLS}\s+-i\s[^\n]{{0,40}}{_SOCKET}"
+    r"|(?<![\w-])(?:nc|ncat|netcat)\s[^\n|;&]{0,80}(?<=\s)"
+    rf"(?:-\w{{0,8}}[ec]\s*[\"']?(?:/|\$|(?:{_SHELLS}|cmd|powershell)(?![\w-]|\.(?!exe)))"
+    r"|--(?:sh-|lua-)?exec\b)"
+    rf"|<>?\s*{_SOCKET}(?:[^\n|]{{0,200}}{_PIPE}|[^|]{{0,400}}<&\s*\d[^\n|]{{0,80}}{_PIPE}"
+    rf"|[^|]{{0,400}}?(?<![\w.-]){_SHELLS}\s[^\n|;]{{0,40}}<&)",
     re.IGNORECASE | re.MULTILINE,
 )
 _DECODER = (
@@ -78,6 +86,7 @@ _ENCODED = re.compile(
 )
 _RULES = (
     ("RP406", _REMOTE, "runs what it downloads; download, check a hash, then run"),
+    ("RP406", _REVERSE, "lets another machine run commands on this one; remove it"),
     ("RP407", _ENCODED, "runs what it decodes; write the code out"),
 )
 # Quotes and backslashes inside a word, the separator of words, and a quoted name of a command.

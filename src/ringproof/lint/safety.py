@@ -148,8 +148,8 @@ _ORDER = re.compile(
 )
 _SCRIPT_URL = r"(?:javascript:|vbscript:|data:(?!image/(?:png|gif|jpe?g|webp|avif)))"
 _ACTIVE = re.compile(
-    r"<(?:script|iframe|object|embed)\b|<meta\s[^<>]{0,200}\bhttp-equiv\b"
-    r"|<\w+(?:\s[^<>]{0,500}?)?\son(?:error|load|click|focus|toggle|begin|mouse\w+)\s*="
+    r"<script\b|<(?:iframe|object|embed)(?=[\s/]+\w)|<meta\s[^<>]{0,200}\bhttp-equiv\b"
+    r"|<\w+(?:[\s/][^<>]{0,500}?)?[\s/\"']on(?!line|going|set)[a-z]{3,30}\s*="
     rf"|<\w+\s(?:[^<>]{{0,500}}?\s)?(?:href|src|action|xlink:href|data)\s*=\s*[\"']?\s*{_SCRIPT_URL}"
     rf"|\]\(\s*<?{_SCRIPT_URL}|^ {{0,3}}\[[^\]\n]+\]:\s*<?{_SCRIPT_URL}",
     re.IGNORECASE | re.MULTILINE,
