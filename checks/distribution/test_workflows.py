@@ -92,13 +92,16 @@ def test_the_release_workflow_has_few_rights() -> None:
     build, publish = (workflow["jobs"][name] for name in ("build", "publish"))
     assert "permissions" not in build, "it may read the contents, as the workflow says"
     assert publish["permissions"] == {"id-token": "write"}
-    assert publish["environment"]["name"] == "pypi" and publish["needs"] == "build"
+    assert publish["environment"]["name"] == "pypi" and publish["needs"] == ["build", "sbom"]
     assert all("run" not in step for step in publish["steps"]), "nothing of ours runs with rights"
     text = "\n".join(step.get("run", "") for step in build["steps"])
     assert "--require-hashes" in text and "twine check --strict" in text
     sbom = "\n".join(step.get("run", "") for step in workflow["jobs"]["sbom"]["steps"])
     assert "permissions" not in workflow["jobs"]["sbom"] and "--require-hashes" in sbom
     assert "bash .ci/sbom dist/*.whl sbom/" in sbom
+    days = workflow["jobs"]["sbom"]["steps"][-1]["with"]["retention-days"]
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"GitHub removes after {days} days" in told
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
