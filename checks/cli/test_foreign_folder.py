@@ -13,7 +13,7 @@ import pytest
 
 from checks.anchors.wheelhouse import fill_cache
 from checks.prove.miniature import Miniature, anchor, claim, miniature
-from checks.running import ran
+from checks.running import ran, run_here
 from ringproof import programs
 from ringproof.cards import load_card
 from ringproof.rehearsal.fixtures import SessionServers
@@ -60,6 +60,12 @@ SLOW = (
     "smoke megatron --upstream {megatron} --te {engine} --feature hcp --device cpu "
     "--ranks-per-node 4 --steps 1",
 )
+REFUSED = re.compile(
+    r"^error: (?:Got unexpected extra|No such |.*(?:is unknown; |is missing; |needs a value; "
+    r"|is not a valid |is not one of |does not take a value|is not in the range))",
+    re.MULTILINE,
+)
+"""What is said of a command line that is none, so that nothing was tried."""
 
 
 class Foreign:
@@ -89,7 +95,7 @@ class Foreign:
         environment.pop("PYTHONPATH", None)
         done = ran(*command, cwd=self.root, env={**environment, **variables}, timeout=300)
         assert done.returncode in (0, 1, 2), done.stderr[-3000:]
-        assert not re.search("No such option|unexpected extra", done.stderr), done.stderr
+        assert not REFUSED.search(done.stderr), done.stderr
         return sorted(set(self.marker.read_text().split()))
 
 
@@ -108,6 +114,25 @@ def foreign(tmp_path: Path) -> Foreign:
 )
 def test_nothing_is_executed(foreign: Foreign, command: str) -> None:
     assert foreign.executed(SCRIPT, *command.split()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trian",
+        "train extra",
+        "train --dq 2",
+        "train --dp x",
+        "train --dp",
+        "fit a",
+        "lint --format x",
+        "train --no-resume=1",
+        "parity attention --comm x",
+        "train --zzz",
+    ],
+)
+def test_a_command_line_that_is_refused_is_seen(words: str) -> None:
+    assert REFUSED.search(run_here(Path(), words.split()).stderr)
 
 
 @pytest.mark.slow

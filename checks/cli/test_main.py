@@ -102,11 +102,15 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train --tp x", "error: --tp: this is not a valid integer"),
+        ("train --tp x", "error: --tp: 'x' is not a valid integer; see --help\n"),
+        ("train --learning-rate \\1", "error: --learning-rate: '\\1' is not a valid number; see"),
+        ("card schema -o", "error: -o needs a value; see --help\n"),
+        ("upstream fetch --frm x", "error: --frm is unknown; use one of --from\n"),
+        ("card --zzz", "error: --zzz is unknown; see --help\n"),
         ("fit a", "error: --upstream is missing; see --help"),
         ("lint skills --format x", "error: --format: 'x' is not one of 'text'"),
         ("lnt", "error: No such command 'lnt'."),
-        ("plan --rank 8", "error: No such option: --rank"),
+        ("plan --rank 8", "error: --rank is unknown; use one of --ranks"),
         ("upstream", "Usage: "),
     ],
 )

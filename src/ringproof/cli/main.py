@@ -26,7 +26,7 @@ from ringproof import __version__
 from ringproof.cli.limits import limit_behind
 from ringproof.cli.places import guard
 from ringproof.cli.termination import Interrupted, termination_as_exit
-from ringproof.errors import InputError, printable
+from ringproof.errors import InputError, printable, shown
 
 CLOSED_PIPE = 141
 """Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
@@ -252,8 +252,16 @@ _OWN_WORDS = (  # for what click and pydantic say otherwise
     ),
     (
         re.compile(r"Input should be (?:a|an) (?:valid )?([^,]+)(?:, .*)?$"),
-        r"this is not a valid \1",
+        r"this is not a valid \1; see --help",
     ),
+    (re.compile(r"^Option '([^']+)' requires an argument\.?"), r"\1 needs a value; see --help"),
+    (
+        re.compile(
+            r"^No such option: (\S+?)\.?(?: \(?(?:Possible options:|Did you mean) (.*?)\)?)?$"
+        ),
+        r"\1 is unknown; use one of \2",
+    ),
+    (re.compile(r" use one of $"), " see --help"),
 )
 
 
@@ -268,6 +276,8 @@ def _refused(error: Any) -> int:
         said = " ".join(error.format_message().split())
         for pattern, words in _OWN_WORDS:
             said = pattern.sub(words, said)
+        for problem in getattr(error.__cause__, "errors", list)():  # pydantic's have the value
+            said = said.replace(": this is", f": {shown(problem['input'])} is")
         typer.echo(f"error: {printable(said)}", err=True)
     return int(error.exit_code)
 
