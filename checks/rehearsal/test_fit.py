@@ -518,6 +518,17 @@ def test_a_batch_is_shared_by_the_ranks_of_a_stage(
         of_the_stage(rank, layout(packed, 16), Flags(words))
 
 
+@pytest.mark.parametrize("ranks", [64, 72, 1024])
+def test_a_batch_of_more_ranks_than_run_at_once_is_refused(ranks: int) -> None:
+    packed = Flags(("--tensor-model-parallel-size", "2", "--sft"))
+    if ranks == 64:
+        assert len(of_the_stage(0, layout(packed, ranks), packed)) == 32
+        return
+    said = rf"^--whole-batch: {ranks // 2} ranks .* of at most 32; launch fewer, or leave"
+    with pytest.raises(InputError, match=said):
+        of_the_stage(0, layout(packed, ranks), packed)
+
+
 def test_what_was_assumed_is_said() -> None:
     dense = found()
     assert not list(assumptions(dense)) and "Assumed:" not in list(lines(dense))

@@ -324,6 +324,17 @@ def test_bad_input_is_refused(
     assert problem in str(done.exception)
 
 
+def test_a_program_that_does_not_exist_is_named(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["rehearse", "--", "torchrun", "--nproc-per-node", "2"]
+    done = CliRunner().invoke(app, [*command, "missing.py"])
+    assert str(done.exception).startswith("the launch: 'missing.py' is not here; correct")
+    (tmp_path / "mine.py").write_text("import megatron.training\n")
+    for program in ("mine.py", "pretrain_gpt.py"):
+        done = CliRunner().invoke(app, [*command, program])
+        assert str(done.exception).startswith("--upstream: it is missing")
+
+
 SCRIPT = """
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 ARGS="--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 4096 --bf16

@@ -133,6 +133,7 @@ def test_ranks_that_end_without_a_report_did_not_end_well(stage: SessionServers)
     found = failure(stage, "leave", None)
     assert found.kind == "died" and found.rank in (0, 1)  # both leave, either one first
     assert "exit code 0 and without a report" in found.message
+    assert failure(stage, "leave", 3).message == "ended by exit code 3: its log is empty"
 
 
 def test_a_rank_that_is_killed_for_memory_says_so(

@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import set_cell_size
@@ -30,6 +30,7 @@ from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, printable, shown
 from ringproof.extras import how_to_install
 from ringproof.files import check_new_folder
+from ringproof.launch.options import PROGRAMS
 from ringproof.launch.overrides import VERL_MODULES
 from ringproof.options import option, seconds
 
@@ -150,7 +151,7 @@ def rehearse(options: RehearseCommand) -> None:
     require_packages("rehearse")
     launch = launch_of(options.words, options.sets)
     kind = _kind(options, launch)
-    _check_upstreams(options, kind)
+    _check_upstreams(options, kind, launch.script)
     from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
     from ringproof.rehearsal.fit.beside import with_full_size
     from ringproof.rehearsal.own.rehearsing import rehearse_own
@@ -216,10 +217,14 @@ def _kind(options: RehearseCommand, launch: Launch) -> str:
     return kind
 
 
-def _check_upstreams(options: RehearseCommand, kind: str) -> None:
+def _check_upstreams(options: RehearseCommand, kind: str, script: str) -> None:
     """Refuse a launch without its packages or upstream, and options of verl for another launch."""
     if kind == VERL:
         require_packages("rehearse", VERL_PACKAGES, "verl")
+    known = kind or options.upstream or PurePath(script).name in PROGRAMS
+    if not (known or Path(script).is_file()):
+        sentence = f"{shown(script)} is not here; correct its path, or give --upstream"
+        raise InputError("the launch", sentence)
     if not (kind or options.upstream):
         sentence = "it is missing; name a checkout, git:PATH@REF or megatron-core==VERSION"
         raise InputError("--upstream", sentence)

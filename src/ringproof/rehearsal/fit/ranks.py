@@ -11,6 +11,8 @@ from ringproof.launch.small.layout import Layout
 
 MOST = 8
 """Stages that are run where each may be different."""
+AT_ONCE = 32
+"""Ranks that run at the same time."""
 UNEVEN = (
     "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--hybrid-override-pattern", "--hybrid-layer-pattern",
@@ -48,7 +50,8 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
     """Return the DP and CP ranks of a pipeline stage that have the TP rank of ``rank``.
 
     Raises:
-        InputError: The launch packs no sequences, so that all of them hold the same.
+        InputError: The launch packs no sequences, so that all of them hold the same, or they are
+            more than `AT_ONCE`.
     """
     if not any(map(flags.has, PACKED)):
         sentence = "the launch packs no sequences, so that all its ranks hold the same"
@@ -56,7 +59,11 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
     stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
     stage = rank // size % stages
     alike = range(rank % layout.tensor, layout.world, layout.tensor)
-    return tuple(one for one in alike if one // size % stages == stage)
+    found = tuple(one for one in alike if one // size % stages == stage)
+    if len(found) > AT_ONCE:
+        sentence = f"{len(found)} ranks share a batch, a process each, of at most {AT_ONCE}"
+        raise InputError("--whole-batch", f"{sentence}; launch fewer, or leave the option out")
+    return found
 
 
 def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> tuple[int, ...]:
