@@ -147,7 +147,7 @@ def test_no_documented_command_has_a_gap() -> None:
     assert not PLACEHOLDER.search("export CUDA_PATH=1")
 
 
-WRITTEN = ("--html", "--json", "--png", "--log", "--slurm", "--kubernetes", "-o", ">", "tee")
+WRITTEN = ("--html", "--json", "--log", "--slurm", "--kubernetes", "-o", ">", "tee")
 """What stands before the name of a file that a command writes."""
 OTHERS = ("pretrain_gpt.py", "run_recipe.py")
 """Programs of upstream, which a launch names."""

@@ -124,6 +124,7 @@ def test_what_comes_through_a_pipe_is_read_once(tmp_path, name, text):
     found = read_settings((str(path),), {})
     os.close(reader)
     assert found.number("context_parallel_size", 1) == 2
+    assert (name or f"{path}:1") in found.source
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.reading import (
     MAX_BYTES,
     Launch,
+    called,
     find,
     read_command,
     read_script,
@@ -202,16 +203,17 @@ def of_script(text: str, path: Path, sets: Mapping[str, str]) -> Settings | None
     """
     choice = sets.get("RINGPROOF_LAUNCH", "")
     given = {name: value for name, value in sets.items() if name != "RINGPROOF_LAUNCH"}
-    commands = follow(text, path.name, given, path.parent).commands
+    name = called(path)
+    commands = follow(text, name, given, path.parent).commands
     found = [settings for command in commands
              if (settings := of_command(command.words, command.environment,
-                                        f"{path.name}:{command.line}"))]  # fmt: skip
+                                        f"{name}:{command.line}"))]  # fmt: skip
     number = whole_number(choice) or 0
     if len(found) > 1 and not 1 <= number <= len(found):
         problem = f"the script starts {len(found)} programs"
         wrong = f", and {shown(choice)} is not one of their numbers" if choice else ""
         remedy = f"choose one with --set RINGPROOF_LAUNCH=1 to {len(found)}"
-        raise InputError(path.name, f"{problem}{wrong}; {remedy}")
+        raise InputError(name, f"{problem}{wrong}; {remedy}")
     return found[number - 1 if len(found) > 1 else 0] if found else None
 
 
@@ -285,7 +287,7 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
         return of_recipe(path, text, sets)
     logged = {found[1]: found[2].strip() for found in LOGGED.finditer(text)}
     if len(logged) >= LOGGED_ENOUGH:
-        return _of_log(logged, path.name)
+        return _of_log(logged, called(path))
     other = of_script(text, path, sets)
     return other or _with_yaml(of_launch(read_script(path, sets, script=text)), path.parent)
 

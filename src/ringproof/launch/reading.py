@@ -121,23 +121,24 @@ def read_script(
     given = {name: value for name, value in sets.items() if name != CHOICE}
     budget = ReadingBudget()
     sets_of_script = {**_scheduler(script), **given}
-    followed = follow(script, path.name, sets_of_script, path.parent, budget)
-    launches = _launches(followed, path.name, budget)
+    name = called(path)
+    followed = follow(script, name, sets_of_script, path.parent, budget)
+    launches = _launches(followed, name, budget)
     if not launches:
         line, where = followed.exit_line, ""
         remedy = "give one that runs torchrun, srun or python with a training script"
         if line:
             where = f" before it exits in line {line}"
             remedy = "set what it asks for with --set NAME=VALUE (--set 1=VALUE is its argument)"
-        raise InputError(path.name, f"the script launches no training{where}; {remedy}")
-    command, found = _chosen(launches, path.name, sets.get(CHOICE))
+        raise InputError(name, f"the script launches no training{where}; {remedy}")
+    command, found = _chosen(launches, name, sets.get(CHOICE))
     if command.condition:
         raise InputError(
-            f"{path.name}:{command.line}",
+            f"{name}:{command.line}",
             f"whether this launch runs depends on {command.condition}, which is not known; set the "
             "variables of that condition with --set NAME=VALUE, or give the launch itself after --",
         )
-    source = f"{path.name}:{command.line}"
+    source = f"{name}:{command.line}"
     return _launch(found, command.environment, source, followed.notes)
 
 
@@ -211,6 +212,11 @@ def read_test_case(
     each = ("GPUS_PER_NODE", sets.get("GPUS_PER_NODE", CASE_RANKS))
     found = _sized((script, *words), nodes, each, "--set")
     return _launch(found, environment, f"{where.name}/{path.name}", ())
+
+
+def called(path: Path) -> str:
+    """Return what messages call a file: its name, or the whole path of a shell's pipe."""
+    return str(path) if path.parent.name == "fd" else path.name
 
 
 def read_text(path: Path, remedy: str = "give a shell script or a model_config.yaml") -> str:
