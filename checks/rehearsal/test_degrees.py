@@ -61,8 +61,12 @@ BUDGETS = "max-seqlen-per-dp-cp-rank=128,192,256"
 def test_a_plan_says_of_each_budget_what_fit_measures(
     stage: SessionServers, tmp_path: Path
 ) -> None:
-    """From the other two, of a small launch."""
-    request = request_of(stage, tmp_path, f"{DYNAMIC} --global-batch-size 16", DEV)
+    """From the other two, of a small launch.
+
+    Its batch is so large that every step has a microbatch that fills the budget. The measured
+    differences are up to 28,160 bytes, by as much as the buffers of a batch are off the line.
+    """
+    request = request_of(stage, tmp_path, f"{DYNAMIC} --global-batch-size 32", DEV)
     choices = choices_as_json(vary(request, combinations([BUDGETS]), lambda *_: None))["choices"]
     assert len(choices) == 3
     for at, choice in enumerate(choices):
@@ -70,7 +74,7 @@ def test_a_plan_says_of_each_budget_what_fit_measures(
         memory = memory_of(others, PlanOptions(memory_from="fit.json", ranks=4))
         (rank,) = choice["fit"]["ranks"]
         planned = memory.needed(rank["tokens"]) - CONTEXT_BYTES
-        assert planned == pytest.approx(rank["peak_with_cublas"], rel=0.01)
+        assert planned == pytest.approx(rank["peak_with_cublas"], abs=64 << 10)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def measured(stage: SessionServers, options: str, *, computes: bool, **given: An
 
 def ranks_of(
     stage: SessionServers, options: str, *, started: tuple[int, ...] | None, script: str = LIBRARY,
-    ranks: int = 2, upstream: Upstream | None = None,
+    ranks: int = 2, upstream: Upstream | None = None, environment: tuple[str, ...] = (),
 ) -> tuple[RankReport, ...]:  # fmt: skip
     """The ranks that were started without content; all of them, which compute, if none."""
     program = Program(
@@ -61,7 +61,7 @@ def ranks_of(
         script,
         tuple(f"{SMALL} {MODEL} {options}".split()),
         ranks,
-        {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} | dict(one.split("=", 1) for one in environment),
         "float16",
         same_weights=False,
         full_size=FullSize(started or (0,), ranks, computes=not started),
@@ -138,7 +138,7 @@ def test_ranks_that_run_together_have_the_lengths_of_their_batch(stage: SessionS
     computed, beside, alone = (
         ranks_of(
             stage, f"{DYNAMIC} --num-layers 1", started=started, script="pretrain_gpt.py", ranks=4,
-            upstream=stage.upstream(DEV),
+            upstream=stage.upstream(DEV), environment=(SPLIT,),
         )
         for started in (None, (0, 1, 2, 3), (0,))
     )  # fmt: skip
@@ -148,9 +148,8 @@ def test_ranks_that_run_together_have_the_lengths_of_their_batch(stage: SessionS
     assert [call.tokens for call in alone[0].attention] != tokens[0]
     for a, b in zip(beside, computed, strict=True):
         assert a.memory is not None and b.memory is not None
-        # Which free block is handed out whole depends on all allocations before.
-        assert a.memory.steady == pytest.approx(b.memory.steady, rel=0.01)
-        assert a.memory.peak == pytest.approx(b.memory.peak, rel=0.01)
+        assert a.memory.steady == b.memory.steady > 70 << 20
+        assert a.memory.peak == b.memory.peak > 80 << 20
 
 
 # With few layers, the first of the two stages has its peak in another place than with 24.
