@@ -24,13 +24,15 @@ TITLE = "verl's own configuration and checks, up to its groups of ranks"
 MEGATRON_NAME = "ppo_megatron_trainer"
 ENGINES = ("engine", "optim", "model_engine")
 """Overrides that choose what trains: the first two together, or the last."""
+LACKS = ("TypeError:", "AttributeError:", "KeyError:")
+"""How the message begins where verl computes with a value that nobody gave."""
 
 
 def request_of(settings: Settings) -> dict[str, Any]:
     """Return what is asked of verl, see `ringproof.rehearsal.verl.ranks.checks`.
 
     ``ranks`` is the world size where it is no setting of verl itself, ``dropped`` are the words
-    whose value is not known, which are left out.
+    whose value is not known, which are left out, and ``bare`` says that they are overrides alone.
 
     Raises:
         InputError: It is no launch of a program of verl that is known, and no overrides of one.
@@ -52,7 +54,7 @@ def request_of(settings: Settings) -> dict[str, Any]:
         overrides = (*(f"{part}=megatron" for part in ENGINES[:2] if sft), *overrides)
     ranks = settings.ranks or facts_of(settings).model_size
     return {"module": module, "name": name, "overrides": list(overrides), "ranks": ranks,
-            "dropped": unknown}  # fmt: skip
+            "dropped": unknown, "bare": at is None}  # fmt: skip
 
 
 def ask(
@@ -92,7 +94,12 @@ def ask(
         engine, cache=cache, folder=folder, offline=offline, progress=progress,
         seconds=limit or SECONDS, ranks=size,
     )  # fmt: skip
-    return _without(asked["dropped"], answer_of(outcome, limit, ("verl/", "megatron/"), TITLE))
+    answer = answer_of(outcome, limit, ("verl/", "megatron/"), TITLE)
+    if asked["bare"] and answer.accepted is False and answer.message.startswith(LACKS):
+        # Overrides alone are an excerpt: what verl misses may stand in the rest of the launch.
+        message = f"{answer.message}; give the whole launch"
+        answer = replace(answer, accepted=None, message=message)
+    return _without(asked["dropped"], answer)
 
 
 def _ranks_of_ppo(config: Mapping[str, Any]) -> int:
