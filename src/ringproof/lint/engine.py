@@ -11,6 +11,7 @@ from ringproof.findings.finding import Finding, Report
 from ringproof.findings.formats import finding_data
 from ringproof.lint.executing import check_execution
 from ringproof.lint.fenced import check_commands, check_data, check_shell
+from ringproof.lint.harming import check_harm
 from ringproof.lint.references import check_references, check_unreferenced
 from ringproof.lint.rules import RULES
 from ringproof.lint.safety import check_characters, check_hidden, check_texts
@@ -36,6 +37,7 @@ _CHECKS = (
     check_hidden,
     check_texts,
     check_execution,
+    check_harm,
 )
 
 

@@ -92,15 +92,20 @@ _RULES = (
 # Quotes and backslashes inside a word, the separator of words, and a quoted name of a command.
 _QUOTING = re.compile(
     r"(?<=\w)(?:''|\"\"|\\)(?=\w)|(?P<blank>\$\{?IFS\}?)"
-    rf"|(?<![\w=])([\"'])(?P<name>{_FETCH}|{_SHELLS}|base64)\2(?!\w)",
+    rf"|(?<![\w=])([\"'])(?P<name>{_FETCH}|{_SHELLS}|base64|rm|dd|nc)\2(?!\w)",
     re.IGNORECASE,
 )
+
+
+def as_shell_reads(text: str) -> str:
+    """Return a text with the quotes taken out that a shell takes out of words."""
+    return _QUOTING.sub(lambda match: match["name"] or " " * bool(match["blank"]), text)
 
 
 def check_execution(skill: Skill) -> Iterator[Finding]:
     """Every text file: download-and-run and decode-and-run, in commands and in code."""
     for source in skill.texts:
-        read = _QUOTING.sub(lambda match: match["name"] or " " * bool(match["blank"]), source.text)
+        read = as_shell_reads(source.text)
         found = {
             (rule, text.count("\n", 0, match.start()) + 1): f"{showable(match[0], 80)!r} {problem}"
             for text in dict.fromkeys((read, source.text))

@@ -41,6 +41,8 @@ RULES: tuple[Rule, ...] = (
     Rule("RP409", "steering-text", "warning", "The text tries to steer an assistant."),
     Rule("RP410", "active-content", "warning", "Markdown has code that a page would execute."),
     Rule("RP411", "opaque-file", "warning", "A program, pickle or archive cannot be reviewed."),
+    Rule("RP412", "sends-private", "error", "Private files or settings are sent away."),
+    Rule("RP413", "destructive", "error", "A command destroys a system, a disk or a home."),
 )
 
 IDS = frozenset(rule.id for rule in RULES)
