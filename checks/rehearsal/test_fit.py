@@ -195,6 +195,9 @@ def test_a_tokenizer_without_files_keeps_its_size(options: frozenset[str]) -> No
     assert Flags(program.arguments).one("--vocab-size") == "1000"
 
 
+BY_STAGE = "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout"
+
+
 @pytest.mark.parametrize(
     ("words", "ranks"),
     [
@@ -203,6 +206,14 @@ def test_a_tokenizer_without_files_keeps_its_size(options: frozenset[str]) -> No
         ("--pipeline-model-parallel-size 4", [0, 8, 12]),
         ("--pipeline-model-parallel-size 4 --tensor-model-parallel-size 2 "
          "--use-tp-pp-dp-mapping", [0, 4, 6]),
+        (f"{BY_STAGE} Et|(t|)*2tL", [0, 4, 12]),
+        (f"{BY_STAGE} Et|t|t|t|t|t|t|tL", [0, 4, 12]),  # two chunks each
+        (f"{BY_STAGE} Et|t|t|t|t|t|tt|tL", [0, 4, 8, 12]),
+        (f"{BY_STAGE} Et|t|t|tL --moe-layer-freq [0,1,1,1]", [0, 4, 12]),
+        (f"{BY_STAGE} Et|t|t|tL --moe-layer-freq [0]*2+[1]*2", [0, 4, 8, 12]),
+        (f"{BY_STAGE} Et|t|t|tL --moe-layer-freq 3", [0, 4, 8, 12]),
+        (f"{BY_STAGE} Et|t|t|tL --cp-comm-type p2p p2p a2a p2p", [0, 4, 8, 12]),
+        (f"{BY_STAGE} Et|t|t|tL --window-attn-skip-freq 2", [0, 4, 8, 12]),
     ],
 )  # fmt: skip
 def test_one_rank_of_each_kind_of_stage_is_run(words: str, ranks: list[int]) -> None:

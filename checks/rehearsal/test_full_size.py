@@ -64,7 +64,7 @@ def ranks_of(
         {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} | dict(one.split("=", 1) for one in environment),
         "float16",
         same_weights=False,
-        full_size=FullSize(started or (0,), ranks, computes=not started),
+        full_size=FullSize(started or (0,), ranks, together=True, computes=not started),
     )
     outcome = stage.run(program, preload="")
     assert outcome.failure is None, outcome.failure

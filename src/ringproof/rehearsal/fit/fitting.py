@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ringproof.budget import Machine
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
 from ringproof.launch.flags import Flags
@@ -37,6 +38,8 @@ from ringproof.rehearsal.runs.upstreams import open_upstream
 Progress = Callable[[str, str], None]
 CHECKED = "checked"
 """Phase of the progress that says that upstream's checks accept the launch."""
+RANK_BYTES = 2 << 30
+"""Memory of this machine that a rank is taken to need; 1.3 GB is the most that was seen."""
 DTYPE = "float16"  # upstream's own choice of attention, see `engine.install`
 
 
@@ -204,12 +207,16 @@ class Fitting:
         """Measure a launch; see the function `fit`."""
         request, started = self._request, time.monotonic()
         launch, program, roles = prepared.launch, prepared.program, prepared.roles
-        measured = tuple(self._rank(program, launch, rank, role) for rank, role in roles.items())
+        machine = Machine.here()
+        several = max(1, min(int(machine.cores), machine.free // RANK_BYTES))
+        several = 1 if request.whole_batch else several
+        parts = ([*roles][at : at + several] for at in range(0, len(roles), several))
+        measured = [one for ranks in parts for one in self._ranks(prepared, ranks)]
         upstream: Upstream = self._upstream
         missing = unmeasured_stages(roles, program.layout, Flags(program.arguments))
         return Fit(
-            launch, program, upstream.megatron_name, upstream.engine_version, request.gpu, measured,
-            time.monotonic() - started, upstream.lacks, missing, request.routing,
+            launch, program, upstream.megatron_name, upstream.engine_version, request.gpu,
+            tuple(measured), time.monotonic() - started, upstream.lacks, missing, request.routing,
             request.whole_batch,
         )  # fmt: skip
 
@@ -239,30 +246,37 @@ class Fitting:
                 raise InputError("--ranks", sentence)
         return dict.fromkeys(ranks, "as asked for")
 
-    def _rank(self, program: FullProgram, launch: Launch, rank: int, role: str) -> RankMemory:
+    def _ranks(self, prepared: Prepared, ranks: Sequence[int]) -> list[RankMemory]:
+        """Measure some ranks at the same time."""
         self._runs += 1
+        launch, program, roles = prepared.launch, prepared.program, prepared.roles
         node = min(launch.ranks_per_node, launch.ranks)
         whole, flags = self._request.whole_batch, Flags(program.arguments)
-        ranks = of_the_stage(rank, program.layout, flags) if whole else (rank,)
-        size = FullSize(ranks, node, routing=self._request.routing)
+        run_ranks = of_the_stage(ranks[0], program.layout, flags) if whole else tuple(ranks)
+        size = FullSize(run_ranks, node, together=whole, routing=self._request.routing)
         run = Program(
             self._upstream, program.script, program.arguments, program.ranks, program.environment,
             DTYPE, same_weights=False, full_size=size,
         )  # fmt: skip
         folder = self._request.folder / f"run-{self._runs}"
+        named = f"rank {', '.join(map(str, ranks))} of {program.ranks}"
         outcome = self._servers.run(
             run, program.script, folder, limit_seconds=self._left(self._request.timeout),
-            progress=lambda line: self._progress(f"rank {rank} of {program.ranks}", line),
+            progress=lambda line: self._progress(named, line),
         )  # fmt: skip
         if outcome.failure is not None:
             raise Refused(outcome.failure)
-        found = [self._trained(one, role, program.ranks, folder) for one in outcome.ranks]
-        highest = max(found, key=lambda one: one.peak)
+        role = roles[ranks[0]]
+        found = [
+            self._trained(one, roles.get(one.rank, role), program.ranks, folder)
+            for one in outcome.ranks
+        ]
         if not whole:
-            return highest
+            return found
         tokens = sorted(one.tokens for one in found)
         spread = f"of {len(found)} ranks with {tokens[0]} to {tokens[-1]} tokens at most"
-        return replace(highest, role=f"{role}; {spread}, the one with the highest peak")
+        highest = max(found, key=lambda one: one.peak)
+        return [replace(highest, role=f"{role}; {spread}, the one with the highest peak")]
 
     @staticmethod
     def _trained(report: RankReport, role: str, ranks: int, folder: Path) -> RankMemory:

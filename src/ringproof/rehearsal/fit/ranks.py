@@ -8,19 +8,23 @@ from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import PACKED
 from ringproof.launch.small.layout import Layout
+from ringproof.launch.small.model import listed, stages
 
 MOST = 8
 """Stages that are run where each may be different."""
 AT_ONCE = 32
 """Ranks that run at the same time."""
+BY_STAGE = "--pipeline-model-parallel-layout"
 UNEVEN = (
-    "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
+    BY_STAGE, "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--hybrid-override-pattern", "--hybrid-layer-pattern",
     "--heterogeneous-layers-config-path",
 )  # fmt: skip
 """Options by which stages have unlike layers."""
-PATTERNS = ("--moe-layer-freq", "--linear-attention-freq")
+EXPERTS = "--moe-layer-freq"
+PATTERNS = (EXPERTS, "--linear-attention-freq")
 """Options that give stages unlike layers unless they are 1."""
+BY_LAYER = (*UNEVEN[1:], PATTERNS[1], "--no-rope-freq", "--window-attn-skip-freq")
 BALANCED = "--moe-router-force-load-balancing"
 
 
@@ -30,20 +34,41 @@ def uneven(flags: Flags) -> bool:
     return any(flags.has(name) for name in UNEVEN) or any(text != "1" for text in patterns)
 
 
+def _standing(layout: Layout, flags: Flags) -> list[int]:
+    """Return for each pipeline stage the first one with the same layers, which stands for it.
+
+    A later stage never holds more microbatches than an earlier one.
+    """
+    count, places = layout.pipeline, range(layout.pipeline)
+    if not uneven(flags):
+        return [0, *[min(count // 2, count - 2)] * (count - 2), count - 1][:count]
+    parts, pattern = stages(flags.one(BY_STAGE) or ""), flags.one(EXPERTS) or "[]"
+    if parts is None or len(parts) % count or "[" not in pattern or _by_layer(flags):
+        return [*places]
+    kinds = iter(listed(pattern, EXPERTS) or ())
+    filled = [[(one, next(kinds, 1) if one == "t" else 0) for one in part] for part in parts]
+    chunks = [filled[place::count] for place in places]
+    return [*map(chunks.index, chunks)]
+
+
+def _by_layer(flags: Flags) -> bool:
+    """Return whether layers may differ by more than the layout and the pattern of experts."""
+    return any(map(flags.has, BY_LAYER)) or len(flags.get("--cp-comm-type") or ()) > 1
+
+
 def ranks_of_interest(layout: Layout, flags: Flags) -> dict[int, str]:
     """Return ranks, each with its role for people.
 
     They have TP rank 0, since only those read data, and CP and DP rank 0, whose memory is that of
     the others. Of stages with unlike layers each is run, at most `MOST` of them.
     """
-    stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
-    if stages == 1:
+    count, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
+    if count == 1:
         return {0: "the only pipeline stage"}
-    chosen = {0, stages // 2, stages - 1}
-    if uneven(flags):
-        count = min(stages, MOST)
-        chosen = {place * (stages - 1) // (count - 1) for place in range(count)}
-    return {stage * size: _role(stage, stages) for stage in sorted(chosen)}
+    chosen = sorted(set(_standing(layout, flags)))
+    if len(chosen) > MOST:
+        chosen = [chosen[place * (len(chosen) - 1) // (MOST - 1)] for place in range(MOST)]
+    return {stage * size: _role(stage, count) for stage in chosen}
 
 
 def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
@@ -68,12 +93,13 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
 
 def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> tuple[int, ...]:
     """Return the pipeline stages, counted from 1, of which no rank and no like stage was run."""
-    stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
-    covered = {rank // size % stages for rank in ranks}
-    middle = set(range(1, stages - 1))
-    if covered & middle and not uneven(flags):
-        covered |= middle
-    return tuple(stage + 1 for stage in range(stages) if stage not in covered)
+    count, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
+    standing = _standing(layout, flags)
+    covered = {rank // size % count for rank in ranks}
+    alike = {standing[stage] for stage in covered if not uneven(flags) or standing[stage] == stage}
+    return tuple(
+        stage + 1 for stage in range(count) if stage not in covered and standing[stage] not in alike
+    )
 
 
 def check_crowded(ranks: Collection[int], layout: Layout, flags: Flags) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +30,7 @@ MAPPED_BYTES = 1 << 31
 ZEROS_BYTES = 1 << 20
 """Integers and booleans that nothing computed are mapped from here on, and zero untouched."""
 NORESERVE = 0x4000
+NESTED = (list, tuple)
 _EMPTY = torch.empty_strided
 FACTORIES = frozenset({
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "zeros", "zeros_like",
@@ -85,7 +86,9 @@ class HollowMode(TorchDispatchMode):
         """Run one operation, or only make its results."""
         kwargs = kwargs or {}
         signature = self._signature(func)
-        tensors = _tensors((args, kwargs))
+        tensors = _tensors(args)
+        if kwargs:
+            tensors += _tensors(kwargs.values())
         on_device = self.storages.take_part(tensors)
         if self._computes or signature.aliases or signature.name in PLAIN or _is_meta(
             tensors, kwargs
@@ -141,6 +144,8 @@ class HollowMode(TorchDispatchMode):
         if name == "index":
             args = (args[0], _positions(args[1]))
         made = self._shapes(func, signature, args, kwargs)
+        if isinstance(made, torch.Tensor):  # nearly always
+            return self._filled(made)
         return tree_map_only(torch.Tensor, self._filled, made)
 
     def _write(self, func: Any, signature: Signature, unknown: bool, args: Any, kwargs: Any) -> Any:
@@ -211,14 +216,15 @@ def vacant(
     return torch.frombuffer(area, dtype=dtype).as_strided(size, stride)
 
 
-def _tensors(tree: Any) -> list[Any]:
+def _tensors(items: Iterable[Any]) -> list[Any]:
     """Return the tensors in the arguments of an operation: lists of them at most."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    items = tree.values() if isinstance(tree, dict) else tree
-    if not isinstance(tree, dict | list | tuple):
-        return []
-    return [tensor for item in items for tensor in _tensors(item)]
+    found = []
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, NESTED):
+            found += _tensors(item)
+    return found
 
 
 def _described(tree: Any) -> Any:
@@ -227,7 +233,7 @@ def _described(tree: Any) -> Any:
         return tree.dtype, tree.size(), tree.stride()
     if isinstance(tree, dict):
         return tuple((name, _described(item)) for name, item in tree.items())
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, NESTED):
         return tuple(map(_described, tree))
     return type(tree), tree
 

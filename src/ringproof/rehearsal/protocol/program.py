@@ -75,6 +75,7 @@ class FullSize:
     Attributes:
         ranks: Ranks that are run; the others are only numbers.
         node: Ranks of a node.
+        together: Whether these ranks exchange whole numbers; otherwise each runs by itself.
         computes: Whether everything is computed, on all ranks, to compare; only the memory is
             counted then.
         routing: One of `ROUTINGS`.
@@ -82,6 +83,7 @@ class FullSize:
 
     ranks: tuple[int, ...] = (0,)
     node: int = 8
+    together: bool = False
     computes: bool = False
     routing: str = ROUTINGS[0]
 

@@ -91,7 +91,9 @@ class MemoryWatch:
         self, traffic: Contributions, rank: int, program: Program, folder: Path
     ) -> None:
         """Let all ranks that do not run be numbers."""
-        peers = groups.Peers(folder / "rank-exchange", program.started, rank)
+        size = program.full_size
+        ranks = program.started if size is not None and size.together else (rank,)
+        peers = groups.Peers(folder / "rank-exchange", ranks, rank)
         groups.install(self._storages, traffic, peers, program.ranks)
 
     @contextlib.contextmanager
