@@ -54,6 +54,16 @@ def test_a_right_launch_has_no_finding():
     assert "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1" in result.output
 
 
+def test_a_word_that_the_parser_refuses_leaves_the_sizes_unknown():
+    words = " ".join(RIGHT[:-6]).replace("parallel", "paralel") + " --context-paralel-size 4"
+    said = launched(*words.split())
+    assert said.exit_code == 1 and "perhaps --context-parallel-size" in said.output
+    assert "sizes are not shown" in said.output and "CP: 1" not in said.output
+    command = ("torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", *words.split())
+    told = json.loads(run("--json", "-", "--line", "dev", "--", *command).output)
+    assert told["examinations"][0]["sizes"] == {}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "statement", "effect"),
     [

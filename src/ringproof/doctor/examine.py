@@ -12,7 +12,7 @@ from ringproof.doctor.frameworks import FRAMEWORKS
 from ringproof.doctor.lines import Stack
 from ringproof.doctor.refused import REFUSED
 from ringproof.doctor.reported import REPORTED
-from ringproof.doctor.rule import Effect, Rule
+from ringproof.doctor.rule import Effect, RefusedBy, Rule
 from ringproof.doctor.settings import TITLES, WITHOUT_MEGATRON, Noting, Settings
 from ringproof.errors import InputError, shown
 
@@ -78,6 +78,12 @@ class Examination:
         if not any("parallel" in name and "ulysses" not in name for name in self.facts.values):
             return f"no parallel size of {program}'s Megatron was read"
         return ""
+
+    @property
+    def misread(self) -> bool:
+        """Whether the parser refuses a word whose meaning is unknown, so that sizes are, too."""
+        ends = [one.rule.ends for one in self.findings if one.rule.repair is None]
+        return RefusedBy.PARSER in ends
 
     @property
     def bad(self) -> bool:

@@ -42,7 +42,9 @@ def lines(examination: Examination, after: Examination) -> Iterator[str]:
 
 def _facts(examination: Examination) -> Iterator[str]:
     """Yield what was read and computed, for people to compare with what they meant."""
-    for name, value in sizes(examination.facts).items():
+    if examination.misread:
+        yield "  sizes are not shown: an option that the parser refuses may have meant one of them"
+    for name, value in sizes(examination).items():
         whole = f"{value:g}" if isinstance(value, float) else str(value)
         shown = ", ".join(value) if isinstance(value, list) else whole
         yield f"  {name}: {shown}"
@@ -106,8 +108,11 @@ def table(examinations: Mapping[str, Examination], refused: str = "") -> Iterato
     yield "choose one with --line NAME, or name a checkout with --upstream PATH"
 
 
-def sizes(facts: Facts) -> dict[str, object]:
+def sizes(examination: Examination) -> dict[str, object]:
     """Return sizes that are known, for people to compare with what they meant; in tokens."""
+    facts = examination.facts
+    if examination.misread:
+        return {}
     found: dict[str, object] = {
         "ranks": facts.ranks,
         "TP": facts.tp,
@@ -172,7 +177,7 @@ def _data(examination: Examination, after: Examination) -> dict[str, Any]:
         "not_examined": examination.not_examined,
         "decided": list(examination.decided),
         "left": list(examination.left),
-        "sizes": sizes(examination.facts),
+        "sizes": sizes(examination),
         "notes": list(settings.notes),
         "findings": [_as_data(finding) for finding in examination.findings],
         "changes": {
