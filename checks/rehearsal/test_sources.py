@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from checks.anchors.wheelhouse import make_wheel
 from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.runs import upstreams
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_engine, open_megatron
+from ringproof.rehearsal.runs.upstreams import open_engine, open_megatron, without_unused
 from ringproof.upstream.releases import sha256_of
 
 
@@ -113,3 +115,36 @@ def test_a_release_that_is_damaged_fails(tmp_path: Path) -> None:
     (folder / "megatron_core-0.16.1-py3-none-any.whl").write_bytes(b"no wheel")
     with pytest.raises(InputError):
         _stage(tmp_path).upstream()
+
+
+OPTIONS = "add('--export-kd-cfg')\nadd(\"--modelopt-enabled\")\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "hidden"),
+    [
+        ("pretrain_gpt.py", ["--num-layers", "2", "--export"], True),
+        ("pretrain_gpt.py", ["--modelopt-enabled"], False),
+        ("pretrain_gpt.py", ["--export-kd-cfg=a.yaml"], False),
+        ("pretrain_mamba.py", [], False),
+        ("own.py", [], False),
+    ],
+)
+def test_what_a_launch_does_not_use_is_not_imported(
+    script: str, words: list[str], hidden: bool, tmp_path: Path
+) -> None:
+    """A program of the user's own, or one that is not there, may import anything."""
+    options = tmp_path / "megatron" / "post_training" / "arguments.py"
+    options.parent.mkdir(parents=True)
+    options.write_text(OPTIONS)
+    for name in ("pretrain_gpt.py", "own.py"):
+        (tmp_path / name).write_text("")
+    upstream = Upstream(tmp_path, "dir:here", tmp_path, "2.20", None)
+    assert without_unused(upstream, script, words).hidden == (("modelopt",) if hidden else ())
+
+
+@pytest.mark.slow
+def test_ranks_run_as_without_what_is_hidden(stage: SessionServers) -> None:
+    pytest.importorskip("modelopt")
+    hidden = replace(stage.upstream(), hidden=("modelopt",))
+    assert stage.call("importlib.util:find_spec", 1, "modelopt", upstream=hidden) == [None]

@@ -28,7 +28,7 @@ from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_upstream, unpacked
+from ringproof.rehearsal.runs.upstreams import PROGRAM, open_upstream, unpacked, without_unused
 from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.upstream.fetching import fetched_spec
 from ringproof.upstream.sources import open_tree, parse_overrides
@@ -105,9 +105,8 @@ class SessionServers:
         if key not in self._upstreams:
             specs = [self._spec(name) for name in key]
             with _skipping_unavailable():
-                self._upstreams[key] = open_upstream(
-                    specs[0], specs[1], cache=self.cache, offline=self._offline
-                )
+                opened = open_upstream(*specs, cache=self.cache, offline=self._offline)
+            self._upstreams[key] = without_unused(opened, PROGRAM)
         return self._upstreams[key]
 
     def checkout(self, name: str, *parts: str) -> Path:

@@ -23,7 +23,7 @@ from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_upstream
+from ringproof.rehearsal.runs.upstreams import open_upstream, without_unused
 from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, NO_STEPS, Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.refusal import refusal_of
@@ -232,6 +232,7 @@ class _Runs:
         """Shrink a launch, run it, and run its reference where it starts."""
         request = self._request
         launch = dataclasses.replace(launch, script=find_script(launch, upstream))
+        upstream = without_unused(upstream, launch.script, launch.arguments)
         variant = Variant(
             name=name,
             launch=launch,

@@ -24,6 +24,7 @@ from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.runs.upstreams import without_unused
 from ringproof.rehearsal.standins import conversations
 from ringproof.rehearsal.verdict.agreement import TOLERANCES, compare
 
@@ -109,8 +110,9 @@ class Matrix:
         script = script_of(self._upstream, case.script)
         if script is None:
             return CaseResult(case.id, Status.NOT_OFFERED, f"there is no {case.script}")
+        upstream = without_unused(self._upstream, script)
         make = functools.partial(
-            training, self._upstream, case, script, self._iterations, self._folder,
+            training, upstream, case, script, self._iterations, self._folder,
             dtype=self._dtype,
         )  # fmt: skip
         try:

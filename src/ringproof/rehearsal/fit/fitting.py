@@ -33,7 +33,7 @@ from ringproof.rehearsal.rehearsing import (
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_upstream
+from ringproof.rehearsal.runs.upstreams import open_upstream, without_unused
 
 Progress = Callable[[str, str], None]
 CHECKED = "checked"
@@ -154,6 +154,8 @@ class Fitting:
             request.megatron, request.engine, cache=request.cache, offline=request.offline
         )
         self._script = find_script(request.launch, self._upstream, own=request.own_script)
+        words = request.launch.arguments
+        self._upstream = without_unused(self._upstream, self._script, words)
         make_folder(request.folder, field="--out")
         variables = request.launch.environment.items()
         imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}

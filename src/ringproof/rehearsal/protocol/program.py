@@ -28,6 +28,7 @@ class Upstream:
         extra: Further folders that are imported from, such as Megatron-Bridge's ``src``.
         programs: Folder of ours with programs that Megatron's folder lacks; ``None`` for none.
         lacks: What upstream's package lacks and the run mended, a sentence each.
+        hidden: Packages without which its ranks run even where they are installed.
     """
 
     megatron: Path
@@ -38,6 +39,7 @@ class Upstream:
     extra: tuple[Path, ...] = ()
     programs: Path | None = None
     lacks: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
     @property
     def engine_name(self) -> str:

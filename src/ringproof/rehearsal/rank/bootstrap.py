@@ -67,6 +67,8 @@ def prepare(
         Packages for which a stand-in computes, which gets their names when it does.
     """
     packages = set[str]()
+    hidden = () if upstream.extra else upstream.hidden
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # `None` is for "absent"
     if not hasattr(typing, "override"):  # upstream imports it from where Python 3.12 has it
         vars(typing)["override"] = typing_extensions.override
     # Transformer Engine reads these when it is imported: no extension, no compiler.

@@ -12,13 +12,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
 from ringproof.errors import InputError, shown
 from ringproof.files import make_folder
+from ringproof.launch.options import PROGRAMS
 from ringproof.rehearsal.protocol.program import WHEELS, Upstream
 from ringproof.rehearsal.standins import dataset_helpers
 from ringproof.upstream.releases import download_wheels, examined, sha256_of
@@ -37,6 +38,8 @@ OLDEST_ENGINE = Version("2.9")
 
 TRAINING = "megatron/training/training.py"
 PROGRAM = "pretrain_gpt.py"
+MODEL_OPTIMIZER = "modelopt"
+ITS_OPTIONS = "megatron/post_training/arguments.py"
 REMEDY = "name the root of a checkout, git:PATH@REF, or a wheel"
 
 
@@ -130,6 +133,25 @@ def open_upstream(
         return Upstream(root, name, engine_root, version, helpers)
     lacks = tuple(one.sentence for one in LACKING if one.matters(root))
     return Upstream(root, name, engine_root, version, helpers, programs=WHEELS, lacks=lacks)
+
+
+def without_unused(upstream: Upstream, script: str, arguments: Iterable[str] = ()) -> Upstream:
+    """Return an upstream that runs as without nvidia-modelopt where nothing of a launch needs it.
+
+    Megatron's training loop imports it where it is installed, with all that it imports, which takes
+    longer than everything else. A program that is not upstream's own may import it itself.
+
+    Args:
+        script: Program of the launch, as `Upstream.program` finds it.
+        arguments: Words of the launch; upstream's own file says which options are about it.
+    """
+    path = upstream.megatron / ITS_OPTIONS
+    known = re.findall(r"""["'](--[\w-]+)["']""", path.read_text()) if path.is_file() else ()
+    named = {word.partition("=")[0] for word in arguments}
+    own = script in PROGRAMS and upstream.program(script) is not None
+    if not own or named.intersection(known):
+        return upstream
+    return replace(upstream, hidden=(MODEL_OPTIMIZER,))
 
 
 def open_megatron(
