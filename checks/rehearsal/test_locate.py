@@ -17,6 +17,7 @@ from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
 from ringproof.rehearsal.locate.rows import LAYOUTS, Source, contiguous, plain_rows, zigzag
 from ringproof.rehearsal.protocol.trace import (
+    AFTER,
     LOCAL,
     REDUCED,
     WEIGHT,
@@ -375,6 +376,33 @@ def test_one_wrong_gradient_before_the_reduction_is_its_modules() -> None:
     )  # fmt: skip
     one = culprit(RunTrace((replace(first, trace=trace), record.ranks[1])))
     assert (one.phase, one.module) == ("gradient", "block.attention")
+
+
+def test_gradients_are_not_summed_where_a_rank_ended_before_its_own() -> None:
+    """A rank that raises writes its trace without gradients of the step."""
+    first, second = run().ranks
+    early = replace(second, trace=replace(second.trace, parameters=(), ended=False))
+    assert found(RunTrace((first, early))).culprit is None
+
+
+@pytest.mark.parametrize(("factor", "phase"), [(1.0, ""), (2.0, "reduction")])
+def test_parts_of_unknown_begin_are_put_together_in_the_order_of_ranks(
+    factor: float, phase: str
+) -> None:
+    """As those of FSDP, which deals out the rows of each parameter to all ranks."""
+    ranks, value = [], whole()["weight"]
+    for record, (start, end) in zip(run().ranks, ((0, 1), (1, WIDTH)), strict=True):
+        part = np.ascontiguousarray(value[start:end] * (factor if start else 1.0))
+        stored = Values(len(record.data), (part.size,), part.dtype.str)
+        held = TracedParameter(
+            1, 0, "block.attention.weight", REDUCED, stored, summed=False, start=AFTER
+        )
+        trace = replace(record.trace, parameters=(held,))
+        data = np.concatenate([record.data, np.frombuffer(part.tobytes(), np.uint8)])
+        ranks.append(RankRecord(trace, data))
+    one = found(RunTrace(tuple(ranks))).culprit
+    assert (one.phase if one else "") == phase
+    assert one is None or one.ranks == (1,)
 
 
 @pytest.mark.parametrize(("off", "wrong"), [(1e-9, False), (8e-8, True)])

@@ -206,6 +206,40 @@ def test_sequences_that_are_not_those_of_the_reference_are_wrong_data(
     assert (one.phase, one.module, one.tensor) == ("data", "", said)
 
 
+def without_lengths(record: RunTrace) -> RunTrace:
+    """A data set that does not say where the padding of its sequences begins."""
+    ranks = []
+    for rank in record.ranks:
+        batches = tuple(replace(one, tokens=one.borders) for one in rank.trace.batches)
+        ranks.append(replace(rank, trace=replace(rank.trace, batches=batches)))
+    return RunTrace(tuple(ranks))
+
+
+def test_padding_of_unknown_length_is_that_which_the_reference_lacks() -> None:
+    record = without_lengths(run())
+    assert (found(record).culprit, found(record).compared) == (None, 3 * 4)
+    # Rank 1 has the middle of both sequences: rows 4 to 11 of 16, then 2 to 5 of 8.
+    one = culprit(changed(record, 1, 2, 9, 5.0))
+    assert (one.module, one.samples, one.positions) == ("block", (1,), ((3, 3),))
+    # Rank 0 has the padding of the first sequence, after rows 0 to 3 and 12.
+    counted = culprit(changed(record, 0, 1, 6, 1.0))
+    assert (counted.phase, counted.tensor) == ("data", "input loss_mask")
+
+
+def test_what_differs_from_the_rest_of_the_padding_is_wrong_data() -> None:
+    one = culprit(changed(without_lengths(run()), 0, 0, 6, 50))
+    said = "sequences of 16 tokens that the reference has not as often; 1 are missing"
+    assert (one.phase, one.tensor) == ("data", said)
+
+
+def test_a_run_that_ends_outside_of_all_modules_does_not_agree() -> None:
+    location = found(run(), replace(TOKEN, failure=Failure("raised", 0, "KeyError: 4", "p.py:5")))
+    assert location.culprit is None
+    assert location.reason == (
+        "the run ends outside of all modules that are traced at p.py:5: KeyError: 4"
+    )
+
+
 def test_ranks_that_share_a_pack_and_disagree_are_wrong_data() -> None:
     record = run(((SHARED[0][0], Pack((0, 1), (0, 1))), SHARED[1]))
     one = culprit(record)

@@ -63,6 +63,13 @@ def test_a_rank_that_wrote_no_trace_is_a_reason(tmp_path: Path) -> None:
     assert found.reason == "the run with traces did not end well"
 
 
+def test_a_run_that_ends_before_its_model_is_called_is_a_reason(tmp_path: Path) -> None:
+    folder, early = tmp_path / "trace", Failure("raised", 0, "TypeError: cu_seqlens is None")
+    with mock.patch.object(locating, "read_run", return_value=RunTrace(())):
+        found = locating.locate(running(folder, early), PROGRAM, PROGRAM, 1, folder)
+    assert found.reason == f"the run with traces did not end well: {early.message}"
+
+
 def test_files_are_removed_as_soon_as_they_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     ends = running(folder, None, None, None)

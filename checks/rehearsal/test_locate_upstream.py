@@ -49,7 +49,8 @@ class Located:
 
     def _program(self, name: str, faults: tuple[str, ...] = ()) -> Program:
         found = programs.program(self._upstream, name, faults)
-        return replace(found, arguments=(*found.arguments, *SHORT))
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}  # of which FSDP needs several
+        return replace(found, arguments=(*found.arguments, *SHORT), environment=environment)
 
     def _run(self, program: Program, folder: Path) -> Outcome:
         return self._stage.run(program, folder=folder)
@@ -118,6 +119,22 @@ def test_the_ranks_that_the_norm_of_a_distributed_optimizer_lacks_are_named(
     assert place.culprit.factor.endswith("which lacks [1] with other parts")
     assert place.culprit.called_from.startswith("megatron/core/optimizer/optimizer.py:")
     assert not any("reduction" in what for what, _ in place.left_out)
+
+
+FSDP = {
+    "torch": "--use-torch-fsdp2 --ckpt-format torch_dist",
+    "megatron": "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    " --ckpt-format fsdp_dtensor --use-distributed-optimizer",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FSDP)
+def test_parameters_that_fsdp_deals_out_are_compared(located: Located, kind: str) -> None:
+    """FSDP frees gathered parameters, calls a model without its hooks, and deals out gradients."""
+    found = located(None, *FSDP[kind].split(), "--no-gradient-accumulation-fusion")
+    assert found.reason == "every tensor that was compared agrees" and found.compared > 100
+    assert not any("distributed optimizer" in what for what, _ in found.left_out)
 
 
 @pytest.mark.slow

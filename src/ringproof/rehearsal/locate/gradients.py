@@ -14,6 +14,7 @@ from ringproof.rehearsal.locate.factors import CLOSE, explained, named, scale_be
 from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
 from ringproof.rehearsal.locate.result import Beside, Culprit, Measured
 from ringproof.rehearsal.protocol.trace import (
+    AFTER,
     GRADIENTS,
     LOCAL,
     LOSS,
@@ -208,8 +209,10 @@ def _collected(
             if summed and found[name]:
                 ranks, before, _ = found[name].pop()
                 found[name].append(((*ranks, rank.trace.rank), before + value, -1))
-            elif one.start < 0 or value.size:
-                found[name].append(((rank.trace.rank,), value, one.start))
+            elif one.start == -1 or value.size:
+                held = sum(values.size for _, values, _ in found[name])
+                start = held if one.start == AFTER else one.start
+                found[name].append(((rank.trace.rank,), value, start))
     return found
 
 
@@ -253,8 +256,10 @@ def wrong_gradients(runs: Runs, step: int, scales: Collection[float] = ()) -> Cu
     reduced = [one for one in known if one.wrong]
     # Where gradients are reduced while the backward still runs, there is nothing before that.
     early = first.overlapped
-    # Ranks hold parts of a sum, which those that wrote no trace lack.
-    parts = early or len(runs.run.ranks) < math.prod(first.place.sizes)
+    # Ranks hold parts of a sum, which those lack that wrote no trace or ended before.
+    held = {rank.trace.rank for rank in runs.run.ranks for one in rank.trace.parameters
+            if (one.step, one.kind) == (step, LOCAL)}  # fmt: skip
+    parts = early or len(held) < math.prod(first.place.sizes)
     local = [] if parts else [one for one in differences(runs, step, LOCAL) if one.wrong]
     if local:
         return _made("gradient", local, runs, step)
@@ -305,7 +310,7 @@ def _knows_reduced(runs: Runs) -> bool:
 
 def knows_reduced(run: RunTrace) -> bool:
     """Whether a trace says what each rank has of gradients after their reduction."""
-    parts = (one.start >= 0 for rank in run.ranks for one in rank.trace.parameters)
+    parts = (one.start != -1 for rank in run.ranks for one in rank.trace.parameters)
     return not run.ranks[0].trace.sharded or any(parts)
 
 

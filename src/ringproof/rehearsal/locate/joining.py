@@ -157,7 +157,7 @@ class _Joining:
         others = [self._run.at[self._tensor, context, self._data, self._stage]
                   for context in range(1, self._size)]  # fmt: skip
         for one in self._first.trace.parameters:
-            if one.start >= 0:  # the other parts are elsewhere
+            if one.start != -1:  # the other parts are elsewhere
                 continue
             value = self._first.values(one.value)
             if one.kind == LOCAL:

@@ -82,7 +82,7 @@ def locate(
                 record = _read(traced, folder / name, kept and kept / name, partly=partly)
             # Values stay mapped, and their space on the disk is free when the last one is let go.
             shutil.rmtree(folder / name, ignore_errors=True)
-            if record is None:
+            if record is None or (partly and not any(one.trace.batches for one in record.ranks)):
                 why = f"the {name} with traces did not end well"
                 return WrongPlace(None, why + (f": {failure.message}" if failure else ""), steps)
             records.append(record)
@@ -170,6 +170,10 @@ def located(
     if culprit is None and told.failure is not None:
         culprit = search.failed(told.failure)
     said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
+    if culprit is None and told.failure is not None:
+        at = f" at {told.failure.place}" if told.failure.place else ""
+        why = f"the run ends outside of all modules that are traced{at}: {told.failure.message}"
+        return WrongPlace(None, why, given, *said)
     if culprit is None:
         missing = "" if knows_reduced(run) else f"; not compared were {SHARDED}"
         return WrongPlace(None, AGREES + missing, given, *said)

@@ -3,13 +3,16 @@
 The ranks that share a pack say where its sequences end. Their tokens are put together, and a
 sequence is the one of the reference that has the same tokens, or as many of them as possible among
 those of its length. Sequences of equal tokens have equal values, so that any of them will do.
+Where upstream does not say where the padding of a sequence begins, as the data set of ``--sft``,
+one of the two may be longer by tokens that are all equal.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -163,7 +166,8 @@ class PackedRows:
             other = self.matches.get((key, one.number)) if one.pack == key else None
             if other is None:
                 continue
-            inside = (member.rows >= one.start) & (member.rows < one.start + len(one.tokens))
+            length = min(len(one.tokens), len(other.tokens))
+            inside = (member.rows >= one.start) & (member.rows < one.start + length)
             found["position"][inside] = member.rows[inside] - one.start
             found["sequence"][inside] = one.number
             for place in self.reference.members[other.pack]:
@@ -192,23 +196,30 @@ class PackedRows:
 def packed_rows(run: RunTrace, reference: RunTrace, step: int) -> PackedRows:
     """Match the packed sequences of a step with those of the reference."""
     mine, theirs = packs_of(run, step), packs_of(reference, step)
-    left = defaultdict(list)
-    for one in theirs.sequences:
-        left[len(one.tokens)].append(one)
+    left = list(theirs.sequences)
     matches: dict[tuple[PackKey, int], PackedSequence] = {}
-    for least in (1.0, 0.0):  # those with equal tokens first, then the most alike
+    # Those with equal tokens first, then those that are padded, and then the most alike.
+    for least, padded in ((1.0, False), (1.0, True), (0.0, False)):
         for one in mine.sequences:
             if (one.pack, one.number) in matches:
                 continue
-            best = max(left[len(one.tokens)], key=lambda other: _alike(one, other), default=None)
-            if best is not None and _alike(one, best) >= least:
-                left[len(one.tokens)].remove(best)
+            alike = functools.partial(_alike, one, padded=padded)
+            best = max(left, key=alike, default=None)
+            if best is not None and alike(best) >= least:
+                left.remove(best)
                 matches[one.pack, one.number] = best
     wrong = tuple(one for one in mine.sequences if (one.pack, one.number) not in matches)
-    return PackedRows(mine, theirs, matches, wrong, sum(map(len, left.values())))
+    return PackedRows(mine, theirs, matches, wrong, len(left))
 
 
-def _alike(one: PackedSequence, other: PackedSequence) -> float:
+def _alike(one: PackedSequence, other: PackedSequence, *, padded: bool) -> float:
+    """Return the share of equal tokens; -1 where the lengths are those of other sequences."""
+    size = min(len(one.tokens), len(other.tokens))
+    rest = np.concatenate([one.tokens[size:], other.tokens[size:]])
+    if len(rest) and (not padded or not size or (rest != rest[0]).any()):
+        return -1.0
+    if padded:
+        one, other = (replace(both, tokens=both.tokens[:size]) for both in (one, other))
     known = one.tokens >= 0
     return float((one.tokens == other.tokens)[known].mean()) if known.any() else 0.5
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+AFTER = -2
+"""In the place of where a rank's part of a parameter begins: after those of the ranks before it."""
 LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
 HEAD, FORMAT = "trace.json", 1
 MOST_BYTES = 2_000_000_000
@@ -183,7 +185,7 @@ class TracedParameter:
             ranks reduce it, `REDUCED` after that.
         summed: Whether ranks of a TP group hold parts of the gradient that are summed.
         start: Index in the flat gradient of the first value of the part that a distributed
-            optimizer leaves on the rank; -1 where the rank has the whole.
+            optimizer leaves on the rank, or `AFTER`; -1 where the rank has the whole.
     """
 
     step: int

@@ -44,7 +44,7 @@ from ringproof.rehearsal.standins.communication import group_name
 from ringproof.rehearsal.standins.guard import put, replace_everywhere, wrapped
 from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
 from ringproof.rehearsal.trace.replays import ReplayWatch
-from ringproof.rehearsal.trace.shards import Shards
+from ringproof.rehearsal.trace.shards import Shards, dealt, freed
 
 FINALIZE = "megatron.core.distributed.finalize_model_grads"
 NORM = "megatron.core.optimizer.clip_grads"
@@ -108,6 +108,7 @@ class TraceRecorder:
         # A tensor is kept until its step ends, so that its identity stays its own.
         self._known: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
         self._replays: ReplayWatch | None = None
+        self._dealt = self._freed = False
 
     @property
     def step(self) -> int:
@@ -131,10 +132,25 @@ class TraceRecorder:
             if implementation == "transformer_engine" and hasattr(module, REPLAY):
                 self._watch_graphs(chunk, name, module)
                 continue
+            if not name:  # Megatron's own FSDP calls the forward of its model without hooks
+                self._watch_root(chunk, module)
+                continue
             enter = functools.partial(self._enter, chunk, name)
             module.register_forward_pre_hook(enter, with_kwargs=True)
             leave = functools.partial(self._leave, chunk, name)
             module.register_forward_hook(leave, with_kwargs=True)
+
+    def _watch_root(self, chunk: int, module: Any) -> None:
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def call(*given: Any, **named: Any) -> Any:
+            self._enter(chunk, "", module, given, named)
+            output = forward(*given, **named)
+            self._leave(chunk, "", module, given, named, output)
+            return output
+
+        module.forward = call
 
     def _watch_functions(self) -> None:
         """Record what functions of autograd are applied to, in the modules that apply them."""
@@ -262,6 +278,10 @@ class TraceRecorder:
         for chunk, model in enumerate(self._chunks if step else ()):
             for name, parameter in _parameters(model):
                 value = parameter if kind == WEIGHT else _gradient(parameter)
+                if kind == LOCAL and value is not None and dealt(value):
+                    self._dealt, value = True, None  # FSDP has reduced it already
+                if value is not None and not dealt(value) and freed(value):
+                    self._freed, value = True, None
                 if value is not None and self._records(model, name):
                     value, start = shards.own(value)
                     summed = bool(getattr(parameter, "sequence_parallel", False))
@@ -347,13 +367,15 @@ class TraceRecorder:
         self._tensors[index] = known
 
     def _store(self, tensor: torch.Tensor, *, thinned: bool = True) -> Values:
-        data = tensor.detach()
+        data = tensor.to_local().detach() if dealt(tensor) else tensor.detach()
         if data.is_floating_point() and data.dtype != torch.float64:
             data = data.float()
         every, rows = 1, self._request.rows if thinned and data.is_floating_point() else 0
         while rows and data.dim() and len(data) > rows * every:
             every *= 2  # so that two runs, which thin differently, have rows in common
-        array = (data[::every] if every > 1 else data).contiguous().cpu().numpy()
+        held = data[::every] if every > 1 else data
+        # A copy, since FSDP resizes storages, and one that numpy shares cannot be resized.
+        array = held.clone(memory_format=torch.contiguous_format).cpu().numpy()
         stored = Values(self._file.tell(), tuple(data.shape), array.dtype.str, every)
         records = len(self._tensors) + len(self._calls) + len(self._parameters)
         size = stored.offset + array.nbytes + BYTES_OF_RECORD * records
@@ -386,8 +408,10 @@ class TraceRecorder:
             full=self._full,
             ended=ended,
             sharded=any(getattr(one, "use_distributed_optimizer", False) for one in configs),
-            overlapped=any(getattr(one, "overlap_grad_reduce", False) for one in configs),
-            gathered_late=any(getattr(one, "overlap_param_gather", False) for one in configs),
+            overlapped=self._dealt
+            or any(getattr(one, "overlap_grad_reduce", False) for one in configs),
+            gathered_late=self._freed
+            or any(getattr(one, "overlap_param_gather", False) for one in configs),
             closed=len(self._closed),
             norms=tuple(self._norms),
         )

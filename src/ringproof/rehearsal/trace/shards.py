@@ -1,4 +1,4 @@
-"""Which part of each gradient a distributed optimizer leaves on a rank."""
+"""Which part of each parameter, and of its gradient, a rank has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from ringproof.rehearsal.protocol.trace import AFTER
 
 
 class Shards:
@@ -40,6 +42,8 @@ class Shards:
         Returns:
             The gradient itself and -1 where it is in no bucket.
         """
+        if dealt(gradient):
+            return _dealt_part(gradient)
         at, size = gradient.data_ptr(), gradient.element_size()
         end = at + gradient.numel() * size
         for first, last, start, stop in self._buckets:
@@ -48,6 +52,29 @@ class Shards:
                 begin = low // size
                 return gradient.reshape(-1)[begin : max(begin, high // size)], begin
         return gradient, -1
+
+
+def dealt(value: torch.Tensor) -> bool:
+    """Whether a tensor is one of which each rank has a part, as FSDP makes them."""
+    return hasattr(value, "placements")
+
+
+def freed(value: torch.Tensor) -> bool:
+    """Whether a parameter has no content now, as FSDP leaves it outside of the forward."""
+    return value.untyped_storage().nbytes() < value.numel() * value.element_size()
+
+
+def _dealt_part(value: Any) -> tuple[torch.Tensor, int]:
+    """Return the rows of a `DTensor` that the rank has, flat, which are those after the others'.
+
+    Returns:
+        An empty tensor where rows alone, over all of its ranks, are not what is dealt out.
+    """
+    held, (place, *others) = value.to_local(), value.placements
+    if others or not place.is_shard(0):
+        return held.new_empty(0), AFTER
+    # How many rows the ranks before this one have differs between torch's FSDP and Megatron's.
+    return held.reshape(-1), AFTER
 
 
 def _buffers(model: Any) -> Iterable[Any]:
