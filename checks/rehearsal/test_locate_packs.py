@@ -247,6 +247,40 @@ def test_ranks_that_share_a_pack_and_disagree_are_wrong_data() -> None:
     assert (one.microbatches, one.ranks) == ((0,), (1,))
 
 
+def with_angles(record: RunTrace, wrong: int = -1) -> RunTrace:
+    """Give the block an angle for each position of the longest sequence that the rank has.
+
+    Args:
+        wrong: The rank whose positions begin at 1.
+    """
+    ranks = []
+    for one in record.ranks:
+        tensors, calls, data = list(one.trace.tensors), list(one.trace.calls), [one.data]
+        for at in range(1, len(calls), 2):
+            borders = one.trace.batches[at // 2].borders
+            angles = np.arange(np.diff(borders).max(), dtype=np.float32)[:, None, None, None]
+            angles += one.trace.rank == wrong
+            stored = Values(sum(map(len, data)), angles.shape, angles.dtype.str)
+            data.append(np.frombuffer(angles.tobytes(), np.uint8))
+            calls[at] = replace(calls[at], inputs={"rotary_pos_emb": len(tensors)})
+            tensors.append(TracedTensor(stored))
+        trace = replace(one.trace, tensors=tuple(tensors), calls=tuple(calls))
+        ranks.append(RankRecord(trace, np.concatenate(data)))
+    return RunTrace(tuple(ranks))
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_angles_are_those_of_their_positions(wrong: int) -> None:
+    """Each rank has those of all positions, as many as its longest sequence has."""
+    references = (with_angles(alone()), with_angles(alone(1e-15)))
+    place = located(with_angles(run(), wrong), *references, (1,), TOKEN)
+    assert place.left_out == ()
+    assert (place.culprit is not None) is (wrong >= 0)
+    if place.culprit is not None:
+        assert place.culprit.tensor.startswith("input rotary_pos_emb, ")
+        assert (place.culprit.ranks, place.culprit.positions) == ((wrong,), ((0, 12),))
+
+
 def test_a_run_that_ends_inside_of_a_module_is_located_there() -> None:
     record = run()
     ranks = list(record.ranks)

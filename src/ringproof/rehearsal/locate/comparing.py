@@ -33,7 +33,8 @@ PREDICTIONS = "mtp"
 MASK = "loss_mask"
 """Name of the input that is zero in rows of padding, which the reference need not have."""
 ANGLES = "rotary_pos"
-"""Begin of the names of inputs that have a row for each position, and not for each token."""
+"""Begin of the names of tensors, and of the modules that make them, with a row for each position.
+With packed sequences each rank has those of all positions, which tokens share."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,11 @@ class TraceComparison:
         rows = self._rows(coordinates(rank.trace.place), port.call[0], port.call[2])
         if rows is None:
             return "belongs to a microbatch of unknown tokens"
+        if not self.runs.layout and ANGLES in (
+            port.name[: len(ANGLES)], port.call[3].rpartition(".")[2][: len(ANGLES)],
+        ):  # fmt: skip
+            return self._by_position(rank, port, stored)
         kind = row_kind(stored, rows, rank)
-        if kind is not None and port.name.startswith(ANGLES):
-            kind = None
         if np.dtype(stored.dtype).kind != "f" and kind is not None and kind.axis != 1:
             return "holds no real numbers"
         if kind is None:
@@ -194,6 +197,29 @@ class TraceComparison:
             float(by_row.max(initial=0.0)), tolerance, mine, expected, by_row,
             rows.position[here], rows.sequence[here],
         )  # fmt: skip
+
+    def _by_position(self, rank: RankRecord, port: Port, stored: Values) -> Compared | str:
+        """Compare the positions of a tensor that some microbatch of the reference has, too."""
+        _, _, data, stage = coordinates(rank.trace.place)
+        found = [
+            (other.values(held), held.every)
+            for other in self.runs.reference.ranks
+            for batch in other.trace.batches
+            if coordinates(other.trace.place)[3] == stage
+            if (held := _held(other, port, (*port.call[:2], batch.microbatch, *port.call[3:])))
+        ]
+        mine = rank.values(stored)
+        whole, every = max(found, key=lambda one: len(one[0]), default=(mine[:0], 1))
+        index = np.arange(min(len(mine), len(whole)))
+        index = index[index % max(every, stored.every) == 0]
+        if not len(index) or whole.shape[1:] != mine.shape[1:]:
+            return "has no counterpart in the reference"
+        mine, expected = mine[index], whole[index]
+        scale, tolerance = self._scale(port, (data, stage), mine)
+        by_row = RowKind(0, samples=False).by_row(_difference(mine, expected, scale))
+        return Compared(
+            float(by_row.max()), tolerance, mine, expected, by_row, index, np.zeros_like(index)
+        )
 
     def _scale(self, port: Port, at: tuple[int, int], mine: Array) -> tuple[float, float]:
         """Return the largest value of a tensor, and what it may differ by."""
