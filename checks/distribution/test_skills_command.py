@@ -109,6 +109,28 @@ def made_skill(folder: Path) -> Path:
     return skill
 
 
+def test_a_link_leads_no_command_out_of_the_project(tmp_path: Path) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    for folder in (project, outside):
+        folder.mkdir()
+    assert install(outside, NAME, "--agent", "claude").exit_code == 0
+    (project / ".claude").symlink_to(outside / ".claude")
+    before = contents(outside)
+    into = ("--into", str(project))
+    for done in (
+        install(project, "--agent", "claude"),
+        skills("update", "--skills", str(ROOT / "skills"), *into),
+        skills("remove", *into),
+    ):
+        assert isinstance(done.exception, InputError)
+        assert "leads out of the project" in str(done.exception)
+    assert contents(outside) == before
+    (project / ".claude").unlink()
+    (project / "inside").mkdir()
+    (project / ".claude").symlink_to("inside")
+    assert install(project, NAME, "--agent", "claude").exit_code == 0
+
+
 @pytest.mark.parametrize("kind", ["file", "folder", "loop", "dangling", "pipe"])
 def test_what_is_not_a_regular_file_is_not_copied(tmp_path: Path, kind: str) -> None:
     skill = made_skill(tmp_path)

@@ -144,9 +144,11 @@ def install_command(options: InstallCommand) -> None:
         raise InputError("--into", f"{shown(into)} is not a folder; name that of the project")
     for name in options.agent:
         check_name("--agent", name, AGENTS)
-    places = dict.fromkeys(AGENTS[name] for name in options.agent)
+    places = [_inside(into, AGENTS[name]) for name in dict.fromkeys(options.agent)]
     names = find_cards(folder, options.skills)
-    plans = [planned(folder / name, into / place / name) for place in places for name in names]
+    plans = [
+        planned(folder / name, place / name) for place in dict.fromkeys(places) for name in names
+    ]
     if not options.force:
         refuse_changed(plans)
     for plan in plans:
@@ -195,13 +197,21 @@ def remove_command(options: RemoveCommand) -> None:
     _write_results(((place, "removed") for place in targets), options.json_path)
 
 
+def _inside(into: Path, place: str) -> Path:
+    """Return a folder of a project, which no link may lead out of it."""
+    folder = into / place
+    if not folder.resolve().is_relative_to(into.resolve()):
+        raise InputError("--into", f"{shown(folder)} leads out of the project; replace the link")
+    return folder
+
+
 def _installed(into: Path, names: Sequence[str]) -> list[Path]:
     """Return the folders of the skills that were installed into a project.
 
     Raises:
         InputError: There are none, or none of one of the names.
     """
-    folders = (into / place for place in dict.fromkeys(AGENTS.values()))
+    folders = [_inside(into, place) for place in dict.fromkeys(AGENTS.values())]
     found = [folder / name for folder in folders for name in installed(folder)]
     missing = [name for name in names if name not in {place.name for place in found}]
     if missing or not found:
