@@ -175,3 +175,18 @@ def test_progress_is_one_line_whatever_it_says() -> None:
         tell("import", f"git:{'a' * 76}")
     shown = stream.getvalue()
     assert "import: git:aaa" in shown and "import: \n" not in shown.replace("\r", "")
+
+
+def test_a_plan_fits_the_terminal_and_only_its_labels_are_dim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout", stream := Terminal())
+    words = "plan --ranks 8 --max-tokens-per-rank 2048 --lengths lognormal:mean=2048,sigma=1,n=64"
+    app(words.split(), standalone_mode=False)
+    shown = stream.getvalue()
+    assert "\x1b[2mmicrobatches    \x1b[0m" in shown, "a number is not an aside"
+    assert max(map(len, ESCAPE.sub("", shown).splitlines())) <= 80

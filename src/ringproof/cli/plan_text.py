@@ -13,7 +13,7 @@ from ringproof.cli.plan_result import Result, inputs_of
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.simulate import Timeline
-from ringproof.styles import ASIDE
+from ringproof.styles import ASIDE, shown_on
 
 _COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 _PICTURED = 6
@@ -38,8 +38,8 @@ def print_result(result: Result) -> None:
     console = HarmlessConsole()
     graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
     for name, value in itertools.chain(summary(result), graphs):
-        line = Text(f"{name:<16}", ASIDE)
-        console.print(line.append(value, "none"), soft_wrap=True, highlight=False)
+        line = Text.assemble((f"{name:<16}", ASIDE), value)
+        console.print(shown_on(console, line), soft_wrap=True, highlight=False)
     console.print()
     for line in picture(result):
         console.print(line, soft_wrap=True, highlight=False)
