@@ -157,6 +157,7 @@ def test_a_capture_that_one_stage_cannot_do_is_reported_by_rank(cpu_cluster: Clu
     )
 
 
+@pytest.mark.slow  # it waits until the ranks are taken for hung
 def test_a_stage_that_goes_on_eager_alone_is_a_deadlock(cpu_cluster: Cluster) -> None:
     """The others stay in the barrier between two sizes, and it waits for them in the next step."""
     found = failure(cpu_cluster, "goes on eager", timeout_seconds=HUNG_AFTER_SECONDS)

@@ -19,6 +19,15 @@ STEPS = 2
 """Enough for each fault to show; one more after a run was resumed."""
 AT_LEAST = 20
 STOPPING = tuple(fault for fault in FAULTS if fault.proof == "hang")
+SLOW = frozenset(
+    {
+        "qwen3, CP 3, sizes 3 and 1 in turn",
+        "qwen3, TP 2",
+        "qwen3, FSDP2 on 2",
+        "qwen3, CP 2, resumed after step 1",
+    }
+)
+"""Setups that few faults share, each of which needs clean runs of its own."""
 OTHERS = tuple(fault for fault in FAULTS if fault.proof != "hang")
 
 
@@ -36,7 +45,10 @@ def others() -> Iterator[Cluster]:
 
 
 def named(faults: tuple[Fault, ...]) -> list[object]:
-    return [pytest.param(fault, id=fault.id) for fault in faults]
+    return [
+        pytest.param(fault, id=fault.id, marks=pytest.mark.slow if fault.setup in SLOW else ())
+        for fault in faults
+    ]
 
 
 def sees(laboratory: Laboratory, fault: Fault) -> Observed:
