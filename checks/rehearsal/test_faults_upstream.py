@@ -13,17 +13,24 @@ from checks.faults.defects import look, patched
 from checks.faults.programs import DEFECTS
 from checks.skills.shared import REPOSITORY
 from ringproof.errors import InputError
+from ringproof.rehearsal.conform.cases import CASES as CONFORMED
+from ringproof.rehearsal.conform.matrix import training
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
 
 CASES = "checks.rehearsal.fault_cases"
 PLANS = "checks.skills.dynamic_cases:plans"
 STILL = "StillPlanning"
 DEV = "NVIDIA/Megatron-LM@dev"
 PATCHES = REPOSITORY / "docs" / "patches"
+OTHERS = ("fill-loop", "levels-outlive-their-world", "dynamic-mla-rotary")
+"""Defects that no loss and no error of a training shows."""
 
 
 LEVELS = pytest.mark.parametrize("name", ["levels-outlive-their-world"])
+ROTARY = pytest.mark.parametrize("name", ["dynamic-mla-rotary"])
 LOOP = pytest.mark.parametrize("name", ["fill-loop"])
 
 
@@ -63,6 +70,33 @@ def test_a_patch_takes_the_levels_away(stage: SessionServers, tmp_path: Path, na
     upstream = patched(stage.upstream(DEV), change, tmp_path / "dev")
     found = stage.call(f"{CASES}:destroyed_groups", 4, upstream=upstream)
     assert {entry["after"] for entry in found} == {False}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@ROTARY
+@pytest.mark.parametrize("changed", [False, True])
+def test_angles_of_latent_attention_are_those_of_positions(
+    stage: SessionServers, tmp_path: Path, name: str, changed: bool
+) -> None:
+    """Losses agree, and the query of the first layer does not, nor with the patch anything."""
+    upstream = stage.upstream(DEV)
+    if changed:
+        upstream = patched(upstream, PATCHES / f"{name}.patch", tmp_path / "dev")
+    case = next(one for one in CONFORMED if one.id == "dynamic-cp-mla")
+    pair = [
+        training(upstream, case, "pretrain_gpt.py", 1, tmp_path, reference=reference)
+        for reference in (False, True)
+    ]
+
+    def run(program: Program, folder: Path) -> Outcome:
+        return stage.run(program, folder=folder)
+
+    found = locate(run, pair[0], pair[1], 1, tmp_path / "trace")
+    assert (found.culprit is None) is changed, found.reason
+    if found.culprit is not None:
+        assert found.culprit.module == "decoder.layers.0.self_attention"
+        assert found.culprit.tensor.startswith("input query, ") and found.culprit.error > 0.5
 
 
 @pytest.mark.slow
@@ -118,11 +152,11 @@ def test_the_table_of_the_page_is_the_record() -> None:
 def test_each_name_of_the_table_selects_tests() -> None:
     page = (REPOSITORY / "docs" / "upstream-defects.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
-    known = {defect.name for defect in DEFECTS} | {"fill-loop", "levels-outlive-their-world"}
+    known = {defect.name for defect in DEFECTS} | set(OTHERS)
     assert set(names) == known
 
 
 def test_every_patch_belongs_to_a_defect() -> None:
     named = {defect.patch or defect.name for defect in DEFECTS}
-    named |= {"fill-loop", "levels-outlive-their-world", "provider-sizes"}
+    named |= {*OTHERS, "provider-sizes"}
     assert {path.stem for path in PATCHES.glob("*.patch")} == named

@@ -32,7 +32,7 @@ from ringproof.rehearsal.locate.result import (
 )
 from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
-from ringproof.rehearsal.rehearsing import Request, estimate, find_script, rehearse
+from ringproof.rehearsal.rehearsing import Request, estimate, find_script, rehearsal_of, rehearse
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
@@ -97,6 +97,17 @@ def uncompared(steps: int = 0) -> Variant:
 
 def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
     return Rehearsal(main, against, None, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "locates", "said"), [(5.5, True, 1), (5.5, False, 0), (5.0, True, 0)]
+)
+def test_why_a_program_of_a_framework_is_not_located_is_said_in_one_line(
+    loss: float, locates: bool, said: int
+) -> None:
+    text = lines(rehearsal_of([variant(loss)], 0.0, locates=locates))
+    found = [line for line in text if "not located: only Megatron-LM's own training" in line]
+    assert len(found) == said
 
 
 RAISED = Failure("raised", 1, "AssertionError: <script>no</script>", "megatron/a.py:7")

@@ -110,13 +110,25 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     return Rehearsal(main, against, between, time.monotonic() - started, located)
 
 
-def rehearsal_of(variants: Sequence[Variant], started: float) -> Rehearsal:
+UNTRACED = WrongPlace(
+    None, "only Megatron-LM's own training programs are traced, which this one is not"
+)
+
+
+def rehearsal_of(variants: Sequence[Variant], started: float, *, locates: bool) -> Rehearsal:
     """Put one or two variants together, and compare them where both have losses.
 
     Args:
+        variants: Of a program of a framework or of people's own, which is not traced.
         started: When the rehearsal began, by the monotonic clock.
+        locates: Whether it is said that nothing is located where one disagrees.
     """
-    main, *rest = variants
+    main, *rest = (
+        dataclasses.replace(one, located=UNTRACED)
+        if locates and one.agreement and one.agreement.agrees is False
+        else one
+        for one in variants
+    )
     against = rest[0] if rest else None
     between = None if against is None else _between(main, against)
     return Rehearsal(main, against, between, time.monotonic() - started)

@@ -98,7 +98,7 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         if base.against:
             changed = (*words, base.against)
             variants.append(runs.variant(base.against, changed, base.folder / "against"))
-    return rehearsal_of(variants, started)
+    return rehearsal_of(variants, started, locates=base.locates)
 
 
 class _Runs:

@@ -124,7 +124,7 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         runs = _OwnRuns(request, servers, progress)
         folders = (request.folder / name for name in ("launch", "against"))
         variants = [runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False)]
-    return rehearsal_of(variants, started)
+    return rehearsal_of(variants, started, locates=request.locates)
 
 
 class _OwnRuns:

@@ -94,7 +94,7 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
             variants.append(
                 _Variants(base, runs, launch).variant(base.against if index else "launch", folder)
             )
-    return rehearsal_of(variants, started)
+    return rehearsal_of(variants, started, locates=base.locates)
 
 
 class _Variants:
