@@ -15,7 +15,7 @@ from benchmarks.rehearsal.memory import begun, summary
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
-from ringproof.launch.full.size import NULL_TOKENIZER_IDS, full_size
+from ringproof.launch.full.size import NULL_TOKENIZER_IDS, expandable, full_size
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Prepared, Refused
@@ -134,12 +134,28 @@ ALLOCATOR, NEWER = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 def test_settings_of_the_allocator_are_followed_or_listed(
     given: dict[str, str], listed: dict[str, str], splits: bool
 ) -> None:
-    from ringproof.rehearsal.rank.memory import expandable
-
     program = full_size(dataclasses.replace(launch(), environment=given), options=OPTIONS)
     assert program.environment == given and expandable(program.environment) is splits
     changes = {c.what: c.before for c in program.changes if c.what in (ALLOCATOR, NEWER)}
     assert changes == listed
+
+
+@pytest.mark.parametrize(
+    ("batch", "more", "given", "first"),
+    [
+        ("1024", "", {ALLOCATOR: "expandable_segments:True"}, 4),
+        ("1024", "", {}, 0),  # which free blocks are handed out whole depends on the first step
+        ("24", "", {ALLOCATOR: "expandable_segments:True"}, 0),
+        ("1024", " --sft", {ALLOCATOR: "expandable_segments:True"}, 0),
+    ],
+)
+def test_the_first_step_has_no_more_microbatches_than_it_needs(
+    batch: str, more: str, given: dict[str, str], first: int
+) -> None:
+    asked = launch(ARGUMENTS.replace("1024", batch) + more)
+    program = full_size(dataclasses.replace(asked, environment=given), options=OPTIONS)
+    assert program.first_microbatches == first
+    assert not first or program.microbatches == 2 * first
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ringproof.errors import InputError
+from ringproof.launch.full.size import FullProgram
 from ringproof.launch.reading import read_command
 from ringproof.rehearsal.conform.matrix import LIBRARY
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, fit
@@ -165,12 +166,21 @@ STAGES = "--pipeline-model-parallel-size 2 --num-layers 24 --global-batch-size 8
     ],
 )
 def test_all_layers_follow_from_few_to_the_byte(
-    stage: SessionServers, tmp_path: Path, options: str, depths: tuple[int, int]
-) -> None:
+    stage: SessionServers, tmp_path: Path, options: str, depths: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     request = request_of(stage, tmp_path, options)
     with Fitting(request, lambda *_: None) as fitting:
         prepared = fitting.prepare(request.launch)
         whole, follows = fitting.fit(prepared), fitting.extended(prepared)
+        assert prepared.program.first_microbatches
+        monkeypatch.setattr(FullProgram, "first_microbatches", 0)
+        longer = fitting.fit(prepared)
+    # What is only in the first step differs, as what lives when the optimizer's states are made.
+    first: dict[str, Any] = {"steps": (), "logged": (), "highest": {}, "invented": {}}
+    for one, other in zip(whole.ranks, longer.ranks, strict=True):
+        assert replace(one.memory, **first) == replace(other.memory, **first)
+        assert one.memory.steps[-1].peak == one.memory.peak
     assert follows.extended_from == depths and not whole.extended_from
     for full, short in zip(whole.ranks, follows.ranks, strict=True):
         a, b = full.memory, short.memory

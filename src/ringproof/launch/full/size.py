@@ -80,6 +80,17 @@ class FullProgram:
         """World size."""
         return self.layout.world
 
+    @property
+    def first_microbatches(self) -> int:
+        """Microbatches that the first step needs, which makes the optimizer's states; 0 for all.
+
+        Which free blocks torch's allocator hands out whole depends on all that ran before.
+        """
+        unlike = self.microbatches % (2 * self.layout.pipeline)
+        packs = any(map(Flags(self.arguments).has, PACKED))
+        whole = packs or unlike or not expandable(self.environment)
+        return 0 if whole else self.microbatches // 2
+
 
 def full_size(
     launch: Launch, *, options: Collection[str], vocabulary: int | None = None
@@ -117,9 +128,9 @@ def full_size(
     draft.drop(("--use-flash-attn",), FLASH)
     if draft.flags.one("--attention-backend") == "flash":
         draft.put("--attention-backend", "fused", FLASH)
-    kept = (*ENVIRONMENT, *ALLOCATOR)
+    seen = (*ENVIRONMENT, *ALLOCATOR)
     _allocator(draft, launch.environment)
-    environment = {k: v for k, v in launch.environment.items() if k.startswith(kept)}
+    environment = {k: v for k, v in launch.environment.items() if k.startswith(seen)}
     counts = (max(size // step, 1) if step > 0 else 1 for size in (batch, whole))
     return FullProgram(
         launch.script, draft.flags.words, environment, sizes, tuple(draft.changes), *counts
@@ -160,13 +171,23 @@ def _vocabulary(flags: Flags, end: int) -> int:
     raise InputError("--vocabulary", sentence)
 
 
+def _settings(environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the settings of torch's allocator with the name of their variable."""
+    name = next((name for name in ALLOCATOR if name in environment), "")
+    return name, BETWEEN_SETTINGS.split(environment.get(name, "").replace(" ", ""))
+
+
+def expandable(environment: Mapping[str, str]) -> bool:
+    """Return whether torch's allocator would split every block."""
+    return SETTINGS_SEEN[0] in _settings(environment)[1]
+
+
 def _allocator(draft: Draft, environment: Mapping[str, str]) -> None:
     """Record the settings of torch's allocator that change nothing here."""
-    for name in [name for name in ALLOCATOR if name in environment][:1]:
-        given = BETWEEN_SETTINGS.split(environment[name].replace(" ", ""))
-        others = [one for one in given if one and one not in SETTINGS_SEEN]
-        if others:
-            draft.note(name, ",".join(others), "", OTHER_SETTINGS)
+    name, given = _settings(environment)
+    others = [one for one in given if one and one not in SETTINGS_SEEN]
+    if others:
+        draft.note(name, ",".join(others), "", OTHER_SETTINGS)
 
 
 def _batch(draft: Draft, sizes: Layout, step: int, batch: int) -> int:

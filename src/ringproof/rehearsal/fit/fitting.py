@@ -255,7 +255,9 @@ class Fitting:
         node = min(launch.ranks_per_node, launch.ranks)
         whole, flags = self._request.whole_batch, Flags(program.arguments)
         run_ranks = of_the_stage(ranks[0], program.layout, flags) if whole else tuple(ranks)
-        size = FullSize(run_ranks, node, together=whole, routing=self._request.routing)
+        size = FullSize(
+            run_ranks, node, whole, routing=self._request.routing, first=program.first_microbatches
+        )
         run = Program(
             self._upstream, program.script, program.arguments, program.ranks, program.environment,
             DTYPE, same_weights=False, full_size=size,

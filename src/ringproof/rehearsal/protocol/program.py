@@ -81,6 +81,7 @@ class FullSize:
         computes: Whether everything is computed, on all ranks, to compare; only the memory is
             counted then.
         routing: One of `ROUTINGS`.
+        first: Microbatches of the first step, which makes the optimizer's states; 0 for all.
     """
 
     ranks: tuple[int, ...] = (0,)
@@ -88,6 +89,7 @@ class FullSize:
     together: bool = False
     computes: bool = False
     routing: str = ROUTINGS[0]
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _watched(
 ) -> contextlib.AbstractContextManager[None]:
     if memory is None or program.full_size is None:
         return contextlib.nullcontext()
-    return memory.watching(traffic, program.full_size.routing)
+    return memory.watching(traffic, program.full_size)
 
 
 def _races(

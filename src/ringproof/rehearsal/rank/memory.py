@@ -8,20 +8,21 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.modules import module as modules
 
+from ringproof.launch.full.size import expandable
 from ringproof.rehearsal.hollow import devices, groups, shapes
 from ringproof.rehearsal.hollow.classify import Sorted
 from ringproof.rehearsal.hollow.ledger import Ledger
 from ringproof.rehearsal.hollow.mode import HollowMode
 from ringproof.rehearsal.hollow.storages import Storages
 from ringproof.rehearsal.protocol.memory import MemoryReport, StepMemory
-from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.protocol.program import FullSize, Program
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 from ringproof.rehearsal.standins import engine, extension
 from ringproof.rehearsal.standins.communication import Contributions
@@ -33,16 +34,7 @@ OFFLOADING = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
 OFFLOADER, OFFLOADABLE = "ChunkOffloadHandler", "_can_manage_tensor_for_offload"
 PIPELINE = "megatron.core.pipeline_parallel.utils"
 AFFINITY = "set_ideal_affinity_for_current_gpu"
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Variables of which torch reads the first that is set."""
-EXPANDABLE = "expandable_segments:True"
 OPTIMIZERS = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
-
-
-def expandable(environment: Mapping[str, str]) -> bool:
-    """Return whether torch's allocator would split every block."""
-    settings = next((environment[name] for name in SETTINGS if name in environment), "")
-    return EXPANDABLE in settings.replace(" ", "").split(",")
 
 
 class MemoryWatch:
@@ -97,13 +89,9 @@ class MemoryWatch:
         groups.install(self._storages, traffic, peers, program.ranks)
 
     @contextlib.contextmanager
-    def watching(self, traffic: Contributions, routing: str) -> Iterator[None]:
-        """Count what upstream's program does in the block.
-
-        Args:
-            routing: See `FullSize`.
-        """
-        self._mode.crowded = routing == "worst"
+    def watching(self, traffic: Contributions, size: FullSize) -> Iterator[None]:
+        """Count what upstream's program does in the block."""
+        self._mode.crowded = size.routing == "worst"
         self._ledger.allocator.expandable = expandable(os.environ)
         modules.register_module_forward_pre_hook(self._entered)
         modules.register_module_forward_hook(self._left, always_call=True)
@@ -116,6 +104,8 @@ class MemoryWatch:
             setattr(handler, OFFLOADABLE, staticmethod(asked))
         training: Any = sys.modules.get(TRAINING)
         if training is not None:
+            if size.first:
+                training.train_step = _begun_with(size.first, training)
             self._watch_training(training, traffic)
         for name in OPTIMIZERS:
             for value in list(vars(sys.modules.get(name, object)).values()):
@@ -237,6 +227,22 @@ class MemoryWatch:
             flops=self._flops,
             invented={relative(what): n for what, n in self._storages.invented.most_common(50)},
         )
+
+
+def _begun_with(microbatches: int, training: Any) -> Callable[..., Any]:
+    """Return upstream's training step, the first one with so many microbatches."""
+    step, count = training.train_step, training.get_num_microbatches
+    counts = iter([lambda: microbatches])
+
+    @functools.wraps(step)
+    def train_step(*arguments: Any, **named: Any) -> Any:
+        training.get_num_microbatches = next(counts, count)
+        try:
+            return step(*arguments, **named)
+        finally:
+            training.get_num_microbatches = count
+
+    return train_step
 
 
 def _training_everywhere(
