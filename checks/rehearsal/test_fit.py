@@ -115,6 +115,14 @@ def test_a_launch_keeps_its_sizes_and_loses_its_files() -> None:
     assert "--fp8-format" in changed and "--num-layers" not in changed
 
 
+@pytest.mark.parametrize(("more", "kept"), [("", False), (" --use-megatron-fsdp", True)])
+def test_a_log_stays_that_lets_upstream_give_memory_back(more: str, kept: bool) -> None:
+    logs = ("--log-params-norm", "--log-num-zeros-in-grad")
+    asked = launch(" ".join((ARGUMENTS + more, *logs)))
+    flags = Flags(full_size(asked, options=OPTIONS.union(logs)).arguments)
+    assert flags.has("--log-params-norm") is kept and not flags.has("--log-num-zeros-in-grad")
+
+
 ALLOCATOR, NEWER = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
@@ -731,6 +739,8 @@ def test_the_page_draws_every_kind_of_memory_and_names_the_peak() -> None:
 
 
 RECORD = Path(__file__).parents[2] / "benchmarks/rehearsal/results/memory.json"
+OWN_COMMITS = ("memory-1fe78252e9.json", "memory-febd25e3fb.json")
+"""Records of launches at the commit that added what H100s recorded of them."""
 
 
 def test_the_page_states_the_errors_of_the_record() -> None:
@@ -757,6 +767,12 @@ def test_the_page_states_the_errors_of_the_record() -> None:
     assert all(error in words for error in hidden)
     steady = max(row["steady_error"] for row in measured if "steady_error" in row)
     assert f"FSDP keeps up to {steady:.0%} more memory" in words
+    own = [json.loads((RECORD.parent / name).read_text()) for name in OWN_COMMITS]
+    found = [row for one in own for row in one["rows"].values()]
+    dense, experts = (row for row in found if row["kind"].endswith("FSDP"))
+    assert f"met to {dense['steady_error']:.1%} between steps" in words
+    assert f"with experts to {experts['steady_error']:.2%}" in words
+    assert f"its peak to {experts['error']:.1%} in place" in words
 
 
 def test_a_record_goes_on_with_its_own_commit(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ BETWEEN_SETTINGS = re.compile(r",(?![^\[]*\])")
 OTHER_SETTINGS = (
     "What other settings of torch's allocator do: only expandable_segments is followed."
 )
+RELEASING = ("--log-params-norm",)
+"""Options of logs for which upstream's FSDP gives the weights back that it has gathered."""
 CUDA_GRAPHS = (
     "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules", "--enable-cuda-graph",
     "--external-cuda-graph", "--cuda-graph-warmup-steps", "--cuda-graph-use-single-mempool",
@@ -119,8 +121,10 @@ def full_size(
     draft.put_all("--no-check-for-nan-in-loss-and-grad", (), NO_VALUES)
     draft.put("--rerun-mode", "disabled", NO_VALUES)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
-    for why in dict.fromkeys(why for why in DROPPED.values() if why != DATA):
-        draft.drop([name for name, reason in DROPPED.items() if reason == why], why)
+    kept = RELEASING if draft.flags.has("--use-megatron-fsdp") else ()
+    lost = {name: why for name, why in DROPPED.items() if why != DATA and name not in kept}
+    for why in dict.fromkeys(lost.values()):
+        draft.drop([name for name, reason in lost.items() if reason == why], why)
     draft.drop(HARDWARE, "Buffers of communication that need GPUs, such as TE's user buffers.")
     draft.drop(QUANTIZED, FP8)
     draft.drop(CUDA_GRAPHS, GRAPHS)
