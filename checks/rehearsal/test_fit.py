@@ -32,7 +32,9 @@ from ringproof.rehearsal.fit.longest import lines as tried_lines
 from ringproof.rehearsal.fit.page import page
 from ringproof.rehearsal.fit.pictures import HEIGHT, picture
 from ringproof.rehearsal.fit.ranks import (
+    bubble,
     check_crowded,
+    chunks,
     of_the_stage,
     ranks_of_interest,
     unmeasured_stages,
@@ -245,6 +247,60 @@ def test_one_rank_of_each_kind_of_stage_is_run(words: str, ranks: list[int]) -> 
     assert list(ranks_of_interest(layout(flags, 16), flags)) == ranks
 
 
+def turns(p: int, v: int, m: int) -> float:
+    """Time of a step of 1F1B, interleaved where ``v`` is above 1: 1 forward and 2 backward."""
+
+    def unit(kind: str, count: int) -> tuple[str, int, int]:
+        place, within = divmod(count, p * v)
+        chunk = within // p
+        return kind, chunk if kind == "F" else v - 1 - chunk, place * p + within % p
+
+    waiting = []
+    for stage in range(p):
+        warm = min(2 * (p - stage - 1) + (v - 1) * p if v > 1 else p - stage - 1, m * v)
+        counts = [("F", n) for n in range(warm)]
+        counts += [one for n in range(m * v - warm) for one in (("F", warm + n), ("B", n))]
+        counts += [("B", n) for n in range(m * v - warm, m * v)]
+        waiting.append([unit(*one) for one in counts])
+    free, ends = [0.0] * p, dict[tuple[str, int, int, int], float]()
+
+    def ready(stage: int, kind: str, chunk: int, number: int) -> float | None:
+        """When what a turn needs is there; ``None`` before that is known."""
+        if kind == "F":
+            first, needs = chunk == 0 == stage, (chunk - (not stage), number, (stage - 1) % p)
+        else:
+            last = stage == p - 1
+            first, needs = last and chunk == v - 1, (chunk + last, number, (stage + 1) % p)
+        return 0.0 if first else ends.get((kind, *needs))
+
+    while any(waiting):
+        for stage, rest in enumerate(waiting):
+            while rest and (begins := ready(stage, *rest[0])) is not None:
+                seconds = 1 if rest[0][0] == "F" else 2
+                free[stage] = ends[(*rest.pop(0), stage)] = max(free[stage], begins) + seconds
+    return max(free)
+
+
+@pytest.mark.parametrize(
+    ("words", "stages", "parts"),
+    [
+        ("", 4, 1),
+        ("--num-virtual-stages-per-pipeline-rank 2", 4, 2),
+        ("--num-layers 32 --num-layers-per-virtual-pipeline-stage 2", 4, 4),
+        ("--pipeline-model-parallel-layout Et|(tt|)*6tL", 4, 2),
+        ("--hybrid-layer-pattern M|M|M|M/MM", 2, 2),
+        ("", 1, 1),
+    ],
+)
+def test_the_bubble_is_that_of_a_schedule_that_runs(words: str, stages: int, parts: int) -> None:
+    flags = Flags(f"--pipeline-model-parallel-size {stages} {words}".split())
+    sizes = layout(flags, 16)
+    assert chunks(sizes, flags) == parts
+    for count in (stages, 4 * stages):
+        busy = 3 * parts * count
+        assert bubble(sizes, flags, count) == pytest.approx(1 - busy / turns(stages, parts, count))
+
+
 @pytest.mark.parametrize(
     ("words", "stages", "ranks", "missing"),
     [
@@ -288,6 +344,7 @@ def test_the_largest_rank_decides_and_the_estimates_count() -> None:
 def test_the_lines_say_what_was_found() -> None:
     text = "\n".join(lines(found()))
     assert "8 GPUs, TP 1, CP 1, PP 4, DP 2" in text
+    assert "pipeline bubble: 1.2% of a step of 256 microbatches, 1F1B with 1 chunk a" in text
     assert "activations               20.000     0.000" in text
     assert "peak in forward of GPTModel, at megatron/core/x.py:7" in text
     assert "11.274 GB  isend, 4 calls, CONTEXT_PARALLEL_GROUP of 2" in text
@@ -311,6 +368,7 @@ def test_the_json_has_every_number_in_bytes() -> None:
     held = json.loads(json.dumps(as_json(found())))
     assert held["fits"] is True and held["ranks"][0]["peak"] == 30 * GIB
     assert held["ranks"][0]["peak_with_cublas"] == 30 * GIB + CUBLAS_BYTES
+    assert held["bubble"] == 3 / 259 and held["chunks_per_stage"] == 1
     assert held["layout"] == {"tp": 1, "cp": 1, "pp": 4, "dp": 2, "ep": 1}
     assert held["ranks"][0]["sent"][0]["bytes"] == 11_274_000_000
 

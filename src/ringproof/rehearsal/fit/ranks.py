@@ -14,6 +14,7 @@ MOST = 8
 """Stages that are run where each may be different."""
 AT_ONCE = 32
 """Ranks that run at the same time."""
+CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 BY_STAGE = "--pipeline-model-parallel-layout"
 UNEVEN = (
     BY_STAGE, "--decoder-first-pipeline-num-layers",
@@ -89,6 +90,25 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
         sentence = f"{len(found)} ranks share a batch, a process each, of at most {AT_ONCE}"
         raise InputError("--whole-batch", f"{sentence}; launch fewer, or leave the option out")
     return found
+
+
+def chunks(layout: Layout, flags: Flags) -> int:
+    """Return the virtual stages of each pipeline stage."""
+    each = layout.pipeline * flags.integer("--num-layers-per-virtual-pipeline-stage", 0)
+    hybrid = (flags.one("--hybrid-layer-pattern") or "").partition("/")[0].split("|")
+    parts = stages(flags.one(BY_STAGE) or "") or []
+    given = flags.integer(CHUNKS, 0) or (flags.integer("--num-layers", 0) // each if each else 0)
+    return max(given or max(len(parts), len(hybrid)) // layout.pipeline, 1)
+
+
+def bubble(layout: Layout, flags: Flags, microbatches: int) -> float:
+    """Return the share of a step in which a stage waits, if all of them take equally long.
+
+    With ``p`` stages of ``v`` chunks and ``m`` microbatches, it computes in ``v m`` of the
+    ``v m + p - 1`` turns (https://arxiv.org/abs/2104.04473, section 2.2); 1F1B has ``v = 1``.
+    """
+    idle = layout.pipeline - 1
+    return idle / (chunks(layout, flags) * microbatches + idle)
 
 
 def unmeasured_stages(ranks: Collection[int], layout: Layout, flags: Flags) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringproof.errors import printable
+from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram
 from ringproof.rehearsal.fit.gpus import (
     CONTEXT_BYTES,
@@ -13,6 +14,7 @@ from ringproof.rehearsal.fit.gpus import (
     CUBLAS_SOURCE,
     GIB,
 )
+from ringproof.rehearsal.fit.ranks import chunks
 from ringproof.rehearsal.fit.result import UNSEEN, Fit, RankMemory, assumptions
 from ringproof.rehearsal.protocol.memory import KINDS
 
@@ -45,6 +47,13 @@ def heading(fit: Fit) -> Iterator[str]:
         f"PP {sizes.pipeline}, DP {sizes.data}, EP {sizes.expert}"
     )
     yield f"{fit.megatron}, Transformer Engine {fit.engine}; {fit.seconds:.0f} s"
+    if sizes.pipeline > 1:
+        parts = chunks(sizes, Flags(fit.program.arguments))
+        yield (
+            f"pipeline bubble: {fit.bubble:.1%} of a step of {fit.program.launch_microbatches} "
+            f"microbatches, {'interleaved ' * (parts > 1)}1F1B with {parts} chunk"
+            f"{'s' * (parts > 1)} a stage, if all stages take equally long"
+        )
 
 
 def _lines(fit: Fit) -> Iterator[str]:

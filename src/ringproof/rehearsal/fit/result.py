@@ -18,6 +18,7 @@ from ringproof.rehearsal.fit.gpus import (
     CUBLAS_SOURCE,
     Gpu,
 )
+from ringproof.rehearsal.fit.ranks import bubble, chunks
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.program import ROUTINGS
 
@@ -115,6 +116,12 @@ class Fit:
         return self.margin is None or self.margin >= 0
 
     @property
+    def bubble(self) -> float:
+        """The share of a step of the launch in which a pipeline stage waits; see `bubble`."""
+        program = self.program
+        return bubble(program.layout, Flags(program.arguments), program.launch_microbatches)
+
+    @property
     def lacks(self) -> str:
         """The stages that were not measured, for people; empty if all were."""
         if not self.unmeasured:
@@ -154,6 +161,8 @@ def as_json(fit: Fit) -> dict[str, Any]:
         "extended_from_layers": list(fit.extended_from),
         "microbatches": fit.program.microbatches,
         "launch_microbatches": fit.program.launch_microbatches,
+        "chunks_per_stage": chunks(sizes, Flags(fit.program.arguments)),
+        "bubble": fit.bubble,
         "estimates": {
             "cublas": {"bytes": CUBLAS_BYTES, "source": CUBLAS_SOURCE},
             "context": {"bytes": CONTEXT_BYTES, "source": CONTEXT_SOURCE},

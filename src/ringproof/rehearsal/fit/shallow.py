@@ -9,13 +9,12 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import FullProgram
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.layout import layout
-from ringproof.rehearsal.fit.ranks import uneven
+from ringproof.rehearsal.fit.ranks import CHUNKS, uneven
 from ringproof.rehearsal.fit.result import Fit, RankMemory
 from ringproof.rehearsal.protocol.memory import KINDS, MemoryReport
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
 
 LAYERS = "--num-layers"
-CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 UNLIKE = (
     "--num-layers-per-virtual-pipeline-stage", "--recompute-num-layers",
     "--cpu-offloading-num-layers", "--window-attn-skip-freq", "--no-rope-freq",
