@@ -11,7 +11,7 @@ import pytest
 
 from checks.rehearsal.test_launch_shell import LAUNCH, written
 from ringproof.errors import InputError
-from ringproof.launch.reading import read_command, read_script
+from ringproof.launch.reading import find, read_command, read_script
 from ringproof.launch.shell.budget import MOST_CHARACTERS, MOST_STEPS
 
 FAN = "f40() { :; }\n" + "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; }}\n" for i in range(40))
@@ -29,6 +29,7 @@ BOUNDLESS = {
     "functions in subshells": FAN + "( f0 )",
     "words that are evaluated again": 'X=":; :"\n' + "X=\"eval '$X'; eval '$X'\"\n" * 40 + "$X",
     "cut at every letter": f"X={'a' * 50_000}\nY=${{X%%*b*}}",
+    "words that may each start a launch": "x " + "python " * 20_000,
     "parentheses that are scanned again": "(" * 900 + "a" * 10_000 + " )" * 900,
 }
 
@@ -53,6 +54,22 @@ def test_a_shell_that_starts_itself_is_refused(tmp_path: Path) -> None:
     script = 'export X=\'bash -c "$X"; bash -c "$X"\'\nbash -c "$X"\n' + LAUNCH
     with pytest.raises(InputError):
         read_script(written(tmp_path, script))
+
+
+class Counted(list[str]):
+    """Words that count how often their rest is copied."""
+
+    copied = 0
+
+    def __getitem__(self, at):  # type: ignore[no-untyped-def, override]
+        self.copied += isinstance(at, slice)
+        return super().__getitem__(at)
+
+
+def test_the_rest_of_a_command_is_copied_only_where_a_launch_may_start() -> None:
+    words = Counted(["srun", *"-" * 1000, "env"])
+    assert find(words, {}, "train.sh") is None
+    assert words.copied < 10
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF" + bytes(9000), b"# \xff\xfe latin\n" * 9])

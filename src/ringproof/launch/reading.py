@@ -53,6 +53,7 @@ TORCHRUN = ("torchrun", "ft_launcher")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")
 REFUSED = ("deepspeed", "accelerate", "ray", "mpirun", "mpiexec", "horovodrun", "colossalai")
 SHELLS = ("bash", "sh", "zsh")
+STARTERS = frozenset({*TORCHRUN, *REFUSED, *SHELLS, "env"})
 SLURM = ("srun", "sbatch")
 #: Commands whose words are text, and never a launch.
 NOT_LAUNCHING = re.compile(
@@ -480,6 +481,11 @@ def find(
     slurm = _slurm(words) or slurm
     for index, word in enumerate(words):
         name = PurePosixPath(readable(word)).name
+        if name not in STARTERS and not PYTHON.fullmatch(name):
+            continue
+        if name == "env" and words[index + 1 : index + 2] == [word]:
+            continue  # the last one counts
+        budget.spend(steps=len(words) // 100)  # each start reads all the words behind it
         following = words[index + 1 :]
         if name in REFUSED and index <= 1 and any(".py" in word for word in following):
             if any(module in word for word in following for module in VERL_MODULES):
@@ -487,8 +493,6 @@ def find(
             remedy = "give the torchrun line that starts the same ranks"
             raise InputError(source, f"{shown(name)} is a launcher that is not known; {remedy}")
         if name == "env":
-            if words[:index].count("env") > 1 or following[:1] == words[index : index + 1]:
-                continue  # the last one counts
             given = {match[1]: match[2] for w in following if (match := ASSIGNED.fullmatch(w))}
             found = find(following, {**environment, **given}, source, slurm, budget)
             return None if found is None else replace(found, environment=MappingProxyType(given))
