@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ class Counted(list[str]):
 
     copied = 0
 
-    def __getitem__(self, at):  # type: ignore[no-untyped-def, override]
+    def __getitem__(self, at: Any) -> Any:
         self.copied += isinstance(at, slice)
         return super().__getitem__(at)
 

@@ -119,9 +119,10 @@ def rehearsal_of(variants: Sequence[Variant], started: float, *, locates: bool) 
     """Put one or two variants together, and compare them where both have losses.
 
     Args:
-        variants: Of a program of a framework or of people's own, which is not traced.
+        variants: The launch, and what it is compared with. Their program is that of a framework
+            or of people's own, of which no traces are recorded.
         started: When the rehearsal began, by the monotonic clock.
-        locates: Whether it is said that nothing is located where one disagrees.
+        locates: Whether a variant that disagrees says why the wrong place is not located.
     """
     main, *rest = (
         dataclasses.replace(one, located=UNTRACED)
