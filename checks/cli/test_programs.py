@@ -87,6 +87,16 @@ def test_a_daemon_ends_with_what_started_it(end: str) -> None:
     assert _gone(daemon)
 
 
+def test_a_daemon_ends_where_the_process_that_watches_it_was_killed() -> None:
+    end = "os.kill(os.getppid(), signal.SIGKILL)"
+    with started(python(code=DAEMON + end), supervised=True, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        daemon = int(process.stdout.readline())
+        assert process.wait(30) == -signal.SIGKILL
+        assert _runs(daemon)
+    assert _gone(daemon)
+
+
 @pytest.mark.parametrize("stops", ["", "command", "supervisor"])
 def test_a_daemon_ends_when_this_process_is_killed(stops: str) -> None:
     """Also where the command, or the process that watches it, has been stopped."""

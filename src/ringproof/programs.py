@@ -18,6 +18,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -36,6 +38,8 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _SUPERVISOR = str(Path(__file__).resolve().with_name("supervisor.py"))
 _ENDING_SECONDS = 12.0
 """What a supervisor takes at most to end what a command has started."""
+_MARK = "RINGPROOF_STARTED"
+"""Variable of what a supervisor ends, by which it is found where the supervisor was killed."""
 # Both make Python read commands from a terminal or a file before or after a program.
 _INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")
 
@@ -121,7 +125,8 @@ def started(
         environment: All its variables; `variables` by default.
         supervised: Whether all that it starts ends with it or with this process, in whatever
             session and however this process ends. The process is then that of
-            `ringproof.supervisor`, which ends as the command does.
+            `ringproof.supervisor`, which ends as the command does. Where that one is killed, what
+            it was to end is known by a variable of its environment.
         pass_fds: File descriptors that it inherits.
         settings: Further arguments of `subprocess.Popen`.
 
@@ -129,7 +134,10 @@ def started(
         OSError: The command cannot be started.
     """
     watched, held = os.pipe() if supervised else (-1, -1)
+    mark = f"{os.getpid()}-{uuid.uuid4().hex}"
+    own = {**(variables() if environment is None else environment)}
     if supervised:
+        own[_MARK] = mark
         command = [sys.executable, "-I", "-S", _SUPERVISOR, str(watched), *command]
         pass_fds = (*pass_fds, watched)
     with contextlib.ExitStack() as stack:
@@ -138,7 +146,7 @@ def started(
             process = subprocess.Popen(
                 [*command],
                 cwd=folder,
-                env=variables() if environment is None else environment,
+                env=own,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -153,6 +161,8 @@ def started(
         finally:
             stack.close()
             _end(process, _ENDING_SECONDS if supervised else 0.0)
+            if supervised and process.returncode == -signal.SIGKILL:
+                _end_marked(f"{_MARK}={mark}".encode())
 
 
 def _close(descriptor: int) -> None:
@@ -170,6 +180,24 @@ def _end(process: subprocess.Popen[Any], seconds: float) -> None:
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+
+
+def _end_marked(variable: bytes) -> None:
+    """Kill all processes that have a variable, for `_ENDING_SECONDS` at most."""
+    latest = time.monotonic() + _ENDING_SECONDS
+    while (left := _marked(variable)) and time.monotonic() < latest:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _marked(variable: bytes) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # processes of others, and those that have ended
+            if variable in place.read_bytes().split(b"\0"):
+                found.append(int(place.parent.name))
+    return found
 
 
 def run(
