@@ -51,3 +51,13 @@ def test_where_nothing_could_run_the_run_fails_and_refutes_nothing(tmp_path: Pat
     assert (code, claims["tested"]["verdict"]) == (1, "not-here")
     assert whole["problems"] == ["demo: no proof was executed"]
     assert "incomplete; 1 statement: 1 not-here" in repository.prove().stdout
+
+
+def test_a_run_leaves_nothing_but_its_outputs_in_the_repository(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    drawn = "from hypothesis import given, strategies\n\n@given(strategies.text())\ndef test_x"
+    repository.file("checks/test_a.py", f"{drawn}(text): assert text.isascii()\n")
+    repository.card(claims=[TESTED])
+    before = {path.name for path in tmp_path.iterdir()}
+    assert repository.verdicts()[0] == 1
+    assert {path.name for path in tmp_path.iterdir()} - before == {"build"}

@@ -283,7 +283,9 @@ def supervised(
     """
     scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
     with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
-        own = {**(environment or variables()), "TMPDIR": stack.enter_context(scratch)}
+        kept = {"TMPDIR": stack.enter_context(scratch)}
+        kept["HYPOTHESIS_STORAGE_DIRECTORY"] = kept["TMPDIR"]  # else .hypothesis in the repository
+        own = {**(environment or variables()), **kept}
         run = started(command, folder=folder, environment=own, stdout=output, supervised=True)
         process = stack.enter_context(run)
         stack.callback(_interrupt, process)
