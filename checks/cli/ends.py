@@ -301,7 +301,8 @@ def ended_early(
         how = f"{sent} after {after:.2f} s" if number else f"files up to {size} bytes"
         killed = number == signal.SIGKILL
         allowed = (1,) if command.logs else ()
-        if command.logs and ended.code == 2:  # what is refused at once would show nothing
+        missed = victim is not None and "ended by signal SIGKILL" in ended.said
+        if command.logs and ended.code == 2 and not missed:  # a refusal at once shows nothing
             return False, [f"{' '.join(command.words[:2])} was refused: {ended.said[-300:]}"]
         wrong = [*complaints(ended, number, allowed)]
         wrong += half_written(folder, command, before, killed=killed)

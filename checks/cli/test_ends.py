@@ -81,6 +81,18 @@ def test_a_process_of_the_command_is_killed(
     assert any(said in found for found in wrong) if said else wrong == []
 
 
+@pytest.mark.parametrize("says", ["git was ended by signal SIGKILL", "git is damaged"])
+def test_what_names_the_process_that_was_killed_is_not_a_refusal(
+    says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = f"subprocess.Popen(['sleep', '60']).wait(); print({says!r}); sys.exit(2)"
+    monkeypatch.setattr(ends, "ENTRY", script(ended))
+    early, wrong = ends.ended_early(
+        Command((), (), logs="logs"), number=signal.SIGTERM, after=0.7, victim=random.Random(0)
+    )
+    assert (early, wrong == []) == (("SIGKILL" in says,) * 2)
+
+
 def test_a_command_that_ends_by_itself_is_not_counted_as_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

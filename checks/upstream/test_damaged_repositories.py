@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from shutil import which
 
 import pytest
 from rich.console import Console
@@ -102,6 +103,22 @@ def test_damage_is_named_and_mended(made: Demo, kind: str) -> None:
     assert contents(elsewhere) == before
     again = made.run("upstream", "fetch")
     assert again.returncode == 0 and "damaged" not in again.stdout
+
+
+@pytest.mark.parametrize("ended", ["rev-parse", "ls-tree", "cat-file"])
+def test_a_git_that_a_signal_ended_is_not_taken_for_damage(
+    made: Demo, ended: str, tmp_path: Path
+) -> None:
+    git = tmp_path / "git"
+    git.write_text(f'#!/bin/sh\ncase "$*" in *{ended}*) kill -9 $$;; esac\n{which("git")} "$@"\n')
+    git.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    said = "the git program was ended by signal SIGKILL; run the command again\n"
+    done = made.run("anchors", "check", "--offline", PATH=path)
+    assert (done.returncode, done.stderr) == (2, f"error: git: {said}")
+    done = made.run("upstream", "fetch", PATH=path)  # reads no file, and names commits by refs
+    assert done.returncode == 0 or done.stderr.endswith(said)
+    assert "damaged" not in done.stdout
 
 
 def test_what_is_damaged_stays_while_its_server_is_away(made: Demo) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.programs import PIPE, Ended, program, run, started, variables
+from ringproof.programs import PIPE, Ended, ended_by, program, run, started, variables
 
 # A user's hook or shell may have set these, and they would lead to another repository.
 _UNSET = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
@@ -92,15 +92,26 @@ class Git:
         Args:
             feed: Standard input.
             seconds: Time limit; `READ_SECONDS` by default where nothing is fetched.
+
+        Raises:
+            InputError: There is no git, or a signal ended it, which says nothing about files.
         """
         kept = () if self.lock is None else (self.lock,)
-        return run(
+        ended = run(
             self.command(*arguments),
             feed=feed,
             seconds=READ_SECONDS if seconds is None and not self.fetches else seconds,
             environment=self.environment,
             pass_fds=kept,
         )
+        _refuse_signal(ended.code)
+        return ended
+
+
+def _refuse_signal(code: int | None) -> None:
+    if code is not None and code < 0:
+        problem = f"the git program was ended by {ended_by(code)}"
+        raise InputError("git", f"{problem}; run the command again")
 
 
 class BlobReader:
@@ -123,6 +134,7 @@ class BlobReader:
         Raises:
             OverflowError: It is larger than the limit; nothing else can be read after that.
             OSError: It is missing or damaged.
+            InputError: A signal ended git.
         """
         source, sink = self._process.stdout, self._process.stdin
         assert source is not None and sink is not None
@@ -131,15 +143,21 @@ class BlobReader:
             sink.flush()
         header = source.readline().split()
         if len(header) != 3:  # "ID missing", or the process ended
-            log = "" if header else self._process.communicate()[1].decode("utf-8", "replace")
+            log = "" if header else self._log_of_end()
             raise OSError(reason(log) if log else f"{blob} is missing")
         size = int(header[2])
         if size > limit:
             raise OverflowError(f"{size:,} bytes")
         data = source.read(size + 1)[:size]
         if len(data) < size:
-            raise OSError(f"{blob} is cut short")
+            raise OSError(self._log_of_end() or f"{blob} is cut short")
         return data
+
+    def _log_of_end(self) -> str:
+        """Return what git wrote before it ended."""
+        log: bytes = self._process.communicate()[1]
+        _refuse_signal(self._process.returncode)
+        return log.decode("utf-8", "replace")
 
     def close(self) -> None:
         """End the process."""
