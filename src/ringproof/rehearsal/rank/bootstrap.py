@@ -37,6 +37,7 @@ from ringproof.rehearsal.rank.memory import MemoryWatch
 from ringproof.rehearsal.standins import (
     apex,
     communication,
+    compiler,
     conversations,
     cuda,
     dataset_helpers,
@@ -76,6 +77,7 @@ def prepare(
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     # Devices first: modules of upstream ask for them, and take functions of torch, when imported.
     cuda.install(MAX_DEVICES)
+    compiler.install()
     tapes = cuda_graph.install(MAX_DEVICES)
     wrap, fused = cuda_graph.one_operation_each(tapes), engine.COMPUTING
     if memory is not None:

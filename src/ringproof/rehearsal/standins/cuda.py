@@ -215,9 +215,6 @@ def install(devices: int) -> None:
         # A tensor says that it is on a GPU where upstream asks before it uses the tensor.
         (torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cpu")),
         (torch.Tensor, "type", _cuda_type(torch.Tensor.type)),
-        # Upstream's functions run as they are written: compilers would look for a GPU.
-        (torch, "compile", _uncompiled),
-        (torch.jit, "script", _uncompiled),
     ))  # fmt: skip
 
 
@@ -319,8 +316,3 @@ def _cuda_type(real_type: Callable[..., Any]) -> Callable[..., Any]:
         return real_type(tensor, dtype, *rest, **named)
 
     return type_of
-
-
-def _uncompiled(function: Any = None, *_: object, **__: object) -> Any:
-    """Return a function as it is, or a decorator that does so."""
-    return function if function is not None else _uncompiled

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ringproof.rehearsal.standins import attention, extension, kernels
+from ringproof.rehearsal.standins import attention, compiler, extension, kernels
 from ringproof.rehearsal.standins.guard import StandInFinder, missing, replace_everywhere
 
 PACKAGE = "transformer_engine"
@@ -106,7 +106,8 @@ def install(
     # It looks for the file of the extension, in whose place a module stands already.
     common.load_framework_extension = lambda *_: None
     package.common = common
-    package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")
+    with compiler.left_out():
+        package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")
     if dtype is torch.float64:  # the kernels' stand-ins compute in it, the real ones do not
         constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
         constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)
