@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,35 @@ def test_the_recorder_of_torch_itself(tmp_path: Path) -> None:
     (tmp_path / "trace_1.json").write_bytes(c10d._dump_fr_trace_json())
     report = diagnose([str(tmp_path / "trace_0"), str(tmp_path / "trace_1.json")])
     assert report.dumps == 2
+
+
+ENTRIES = b"\x80\x02}(X\x07\x00\x00\x00entries]"
+DOUBLED = b"K\x01K\x02\x86" + b"".join(b"q%ch%c\x86" % (at, at) for at in range(60))
+"""A tuple of twice a tuple, and so on: 60 levels of 5 bytes, 2^60 numbers if written out."""
+
+
+def _field(name: str) -> bytes:
+    return ENTRIES + b"}(X%c\x00\x00\x00%s" % (len(name), name.encode()) + DOUBLED + b"uau."
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(_field(name) for name in ("profiling_name", "input_sizes", "process_group")),
+        ENTRIES + b"u}(" + DOUBLED + b"K\x01u0.",
+        ENTRIES + b"r\xff\xff\xff\x1fu.",
+    ],
+    ids=["operation", "sizes", "group", "key", "memo"],
+)
+def test_a_small_pickle_takes_little_time_and_memory(data: bytes, tmp_path: Path) -> None:
+    """The last one would take 8 GB for the memo of Python's own reader."""
+    path = tmp_path / "trace_0"
+    path.write_bytes(data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(InputError):
+        diagnose([str(path)])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
 class _Runs:

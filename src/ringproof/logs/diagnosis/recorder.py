@@ -1,19 +1,21 @@
 """Dumps of PyTorch's flight recorder: which rank, which group and which collective is stuck.
 
 A dump is a pickle or JSON of one rank: its process groups, and its last collectives with their
-state. The pickle is read by an unpickler that finds no class or function, so that nothing in it can
-run.
+state. The pickle is read by a reader of plain data, which finds no class or function, so that
+nothing in it can run. A value may have the same part many times, so only text and numbers are
+written out.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
+import pickletools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import printable
@@ -76,12 +78,60 @@ class DumpedGroup:
         return len(set(map(_compared, first))) > 1
 
 
-class _Plain(pickle.Unpickler):
-    """An unpickler of plain data."""
+_TAKES: Mapping[str, int] = MappingProxyType(
+    {"APPEND": 1, "SETITEM": 2, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+)
+"""How many values an operation takes; others take those above the last mark."""
+_CONSTANTS = MappingProxyType({"NONE": None, "NEWTRUE": True, "NEWFALSE": False})
 
-    def find_class(self, module: str, name: str) -> Any:
-        """Refuse every class and function."""
-        raise pickle.UnpicklingError(f"names {module}.{name}, which may run code")
+
+def _plain(data: bytes) -> Any:
+    """Read a pickle of numbers, text, lists and dictionaries in time that grows with its size.
+
+    Python's own reader takes gigabytes for one high index of its memo. Tuples become lists, so
+    that no key is a tuple of tuples, whose hash takes years if they share their parts.
+
+    Raises:
+        Exception: It is damaged, or it has another operation, which may run code.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[object, Any] = {}
+    for operation, value, _ in pickletools.genops(data):
+        match name := operation.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "MARK":
+                marks.append(len(stack))
+            case "MEMOIZE" | "BINPUT" | "LONG_BINPUT":
+                memo[len(memo) if value is None else value] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[value])
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append(_CONSTANTS[name])
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+                stack.append(value)
+            case "BINUNICODE" | "SHORT_BINUNICODE" | "BINUNICODE8":
+                stack.append(value)
+            case "EMPTY_LIST" | "EMPTY_TUPLE" | "EMPTY_DICT":
+                stack.append({} if name == "EMPTY_DICT" else [])
+            case "APPEND" | "APPENDS" | "SETITEM" | "SETITEMS":
+                parts = _taken(stack, name, marks)
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                stack[-1].update(pairs) if "SET" in name else stack[-1].extend(parts)
+            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(_taken(stack, name, marks))
+            case _:
+                raise pickle.UnpicklingError(f"has {name}, which may run code")
+    return stack.pop()
+
+
+def _taken(stack: list[Any], name: str, marks: list[int]) -> list[Any]:
+    """Remove from the stack what an operation takes."""
+    at = len(stack) - _TAKES[name] if name in _TAKES else marks.pop()
+    parts = stack[at:]
+    del stack[at:]
+    return parts
 
 
 def is_dump(first: bytes) -> bool:
@@ -109,7 +159,7 @@ def read_dump(log: OpenLog, blocks: Iterable[bytes]) -> tuple[int, dict[str, Any
         if len(data) > LARGEST_BYTES:
             raise log.refused(f"is a dump above {LARGEST_BYTES:,} bytes; give a smaller one")
     try:
-        content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
+        content = _plain(bytes(data)) if data[:1] == b"\x80" else json.loads(data)
     except pickle.UnpicklingError as error:
         raise log.refused(printable(f"is a damaged dump ({error}){REMEDY}")) from None
     except Exception as error:  # a damaged pickle raises nearly anything
@@ -129,15 +179,14 @@ def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, DumpedGroup]:
                 _add(groups, rank, entry)
         config = dump.get("pg_config")
         for told in config.values() if isinstance(config, dict) else ():
-            if isinstance(told, dict) and str(told.get("name")) in groups:
-                groups[str(told["name"])].members.update(_ranks(told.get("ranks")))
+            if isinstance(told, dict) and (name := _text(told.get("name"))) in groups:
+                groups[name].members.update(_ranks(told.get("ranks")))
     return groups
 
 
 def _add(groups: dict[str, DumpedGroup], rank: int, entry: Mapping[str, Any]) -> None:
     named = entry.get("process_group")
-    pair = [str(part) for part in named] if isinstance(named, (list, tuple)) else []
-    name, description = (*pair, "", "")[:2]
+    name, description = map(_text, [*(named[:2] if isinstance(named, list) else ()), "", ""][:2])
     group = groups.setdefault(name, DumpedGroup(name, description or f"group {name}"))
     group.members.add(rank)
     point_to_point = bool(entry.get("is_p2p"))
@@ -147,9 +196,19 @@ def _add(groups: dict[str, DumpedGroup], rank: int, entry: Mapping[str, Any]) ->
     finished = entry.get("retired") is True or entry.get("state") == "completed"
     known = group.waiting.get(rank)
     if not finished and (known is None or sequence < known.sequence):
-        operation = printable(str(entry.get("profiling_name", "an operation")))[:80]
-        sizes = str(entry.get("input_sizes", ""))[:200]
+        operation = printable(_text(entry.get("profiling_name"))[:80]) or "an operation"
+        sizes = _sizes(entry.get("input_sizes"))
         group.waiting[rank] = UnfinishedOperation(sequence, operation, sizes)
+
+
+def _text(value: object) -> str:
+    return str(value) if isinstance(value, str | int) else ""
+
+
+def _sizes(shapes: object) -> str:
+    """Return the first shapes of an operation's tensors, for comparison."""
+    listed = shapes[:32] if isinstance(shapes, list) else ()
+    return str([[*map(_whole, one[:8])] for one in listed if isinstance(one, list)])
 
 
 def _whole(value: object) -> int:
