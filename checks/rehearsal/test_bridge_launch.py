@@ -32,6 +32,8 @@ from ringproof.launch.small.verl import OverrideDraft, put_reference, read_layou
 from ringproof.rehearsal.bridge.rehearsing import BridgeRequest, rehearse_bridge
 from ringproof.rehearsal.bridge.upstreams import calls_bridge, is_bridge
 from ringproof.rehearsal.fixtures import ENGINE
+from ringproof.rehearsal.locate.kept import read_trace
+from ringproof.rehearsal.locate.locating import AGREES, located
 from ringproof.rehearsal.rehearsing import Request
 from ringproof.rehearsal.verdict.variant import Rehearsal
 from ringproof.stack.pairs import PAIRS
@@ -48,6 +50,14 @@ TUNED = (
     "dataset.offline_packing_specs.pad_seq_to_mult=4",
 )  # fmt: skip
 SCRIPT = (Path(__file__).parents[2] / "examples" / "train_mine.py").read_text(encoding="utf-8")
+PLANTED = f"""
+import sys
+
+sys.path.append({str(Path(__file__).parents[2])!r})
+from checks.faults.engine import chunks_unsorted
+
+chunks_unsorted()
+"""
 WRAPPED = """
 import copy
 from megatron.bridge.models.nemotron_vl.modeling_nemotron_vl import NemotronVLModel
@@ -78,12 +88,16 @@ def needs_packages() -> None:
 
 
 def rehearsed(
-    folder: Path, *words: str, pair: tuple[str, str] = (RELEASE, ""), launch: Sequence[str] = LAUNCH
-) -> Rehearsal:
+    folder: Path, *words: str, pair: tuple[str, str] = (RELEASE, ""),
+    launch: Sequence[str] = LAUNCH, kept: Path | None = None,
+) -> Rehearsal:  # fmt: skip
     needs_packages()
     megatron, bridge = pair
     read = read_command([*launch, *words])
-    request = Request(read, megatron, ENGINE, "", folder, default_cache(), None, iterations=2)
+    request = Request(
+        read, megatron, ENGINE, "", folder, default_cache(), None, iterations=2, locates=True,
+        keeps=kept,
+    )  # fmt: skip
     try:
         return rehearse_bridge(BridgeRequest(request, bridge), lambda *_: None)
     except InputError as error:
@@ -93,8 +107,9 @@ def rehearsed(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
-    result = rehearsed(tmp_path)
+    result = rehearsed(tmp_path / "out", kept=tmp_path / "kept")
     main = result.main
     assert result.passed, result.headline
     assert [(one.comm_type, one.sizes) for one in main.path.taken] == [("p2p", (2,))]
@@ -104,6 +119,10 @@ def test_a_recipe_with_cp_agrees_with_one_rank(tmp_path: Path) -> None:
     assert main.outcome is not None and main.reference_outcome is not None
     assert main.outcome.tokens == main.reference_outcome.tokens != {}
     assert len(main.losses) == 2 and not main.needs
+    assert main.located is None and main.traces == tmp_path / "kept" / "launch"
+    traces = [read_trace(main.traces / name, "A") for name in ("run", "reference", "disturbed")]
+    compared = located(*(one.run for one in traces), (1, 2))
+    assert compared.reason == AGREES and compared.compared > 50
     assert "model.seq_length" in {change.what for change in main.changes}
 
 
@@ -152,6 +171,21 @@ def test_packed_fine_tuning_agrees_and_needs_no_checkpoint(tmp_path: Path) -> No
     changes = {change.what: change.before for change in main.changes}
     assert changes["model.num_layers"] == "of the model"
     assert changes["checkpoint.pretrained_checkpoint"] == "/models/llama32"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_defect_in_a_launch_of_bridge_is_located(tmp_path: Path) -> None:
+    head, tail = SCRIPT.split("if __name__")
+    script = tmp_path / "train_mine.py"
+    script.write_text(f"{head}{PLANTED}\nif __name__{tail}")
+    launch = ("torchrun", "--nproc-per-node=2", str(script))
+    main = rehearsed(tmp_path / "out", launch=launch, pair=("", "")).main
+    culprit = main.located and main.located.culprit
+    assert culprit is not None, main.located
+    assert (culprit.phase, culprit.step, culprit.ranks) == ("forward", 1, (0, 1))
+    assert culprit.module.startswith("decoder.layers.0.self_attention.core_attention")
+    assert "context_parallel.py" in culprit.computed_at
 
 
 @pytest.mark.slow
@@ -290,16 +324,15 @@ def test_sizes_of_a_model_of_a_hub_are_not_stated() -> None:
     assert changes["model.seq_length"] == "8192"
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["bridge", "own"])
-def test_what_is_not_traced_keeps_no_trace(tmp_path: Path, own: bool) -> None:
+def test_what_is_not_traced_keeps_no_trace(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text("import megatron.core.parallel_state\n", "utf-8")
-    upstream = "megatron-core==0.19.2" if own else "megatron-bridge==0.6.2"
-    words = ["--upstream", upstream, "--keep-trace", str(tmp_path / "kept"), "--", "torchrun"]
-    done = CliRunner().invoke(app, ["rehearse", *words, "--nproc-per-node", "2", str(script)])
+    words = ["--upstream", "megatron-core==0.19.2", "--keep-trace", str(tmp_path / "kept"), "--"]
+    launch = ["torchrun", "--nproc-per-node", "2", str(script)]
+    done = CliRunner().invoke(app, ["rehearse", *words, *launch])
     assert isinstance(done.exception, InputError)
-    kind = "a program of your own" if own else "a launch of Megatron-Bridge"
-    assert str(done.exception) == f"--keep-trace: {kind} is not traced; leave the option out"
+    said = "--keep-trace: a program of your own is not traced; leave the option out"
+    assert str(done.exception) == said
 
 
 def test_the_reference_has_no_levels() -> None:

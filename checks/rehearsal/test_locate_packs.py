@@ -27,7 +27,7 @@ from ringproof.rehearsal.protocol.trace import (
 
 LENGTHS = (6, 13, 9, 13)
 NEXT, MASK, TOKENS = "labels", "loss_mask", "input_ids"
-TOKEN = Told(per_token=True)
+NOTHING = Told()
 
 
 def sample(number: int) -> Array:
@@ -95,7 +95,7 @@ def recorded(rank: int, packs: Sequence[Pack], data: int, disturbed: float = 0.0
     place = Place(0, 0, data, 0, (1, 1, 2, 1), False)
     trace = RankTrace(
         rank, place, tuple(tensors), tuple(calls), tuple(batches), (), {"block": "b.py:1"},
-        full=False, sharded=False, overlapped=False,
+        full=False, sharded=False, overlapped=False, per_token=True,
     )  # fmt: skip
     return RankRecord(trace, np.frombuffer(content, np.uint8))
 
@@ -116,11 +116,11 @@ def alone(disturbed: float = 0.0) -> RunTrace:
     return RunTrace((recorded(0, packs, 0, disturbed),))
 
 
-def found(record: RunTrace, told: Told = TOKEN) -> WrongPlace:
+def found(record: RunTrace, told: Told = NOTHING) -> WrongPlace:
     return located(record, alone(), alone(1e-15), (1,), told)
 
 
-def culprit(record: RunTrace, told: Told = TOKEN) -> Culprit:
+def culprit(record: RunTrace, told: Told = NOTHING) -> Culprit:
     location = found(record, told)
     assert location.culprit is not None, location.reason
     return location.culprit
@@ -233,7 +233,7 @@ def test_what_differs_from_the_rest_of_the_padding_is_wrong_data() -> None:
 
 
 def test_a_run_that_ends_outside_of_all_modules_does_not_agree() -> None:
-    location = found(run(), replace(TOKEN, failure=Failure("raised", 0, "KeyError: 4", "p.py:5")))
+    location = found(run(), replace(NOTHING, failure=Failure("raised", 0, "KeyError: 4", "p.py:5")))
     assert location.culprit is None
     assert location.reason == (
         "the run ends outside of all modules that are traced at p.py:5: KeyError: 4"
@@ -273,7 +273,7 @@ def with_angles(record: RunTrace, wrong: int = -1) -> RunTrace:
 def test_angles_are_those_of_their_positions(wrong: int) -> None:
     """Each rank has those of all positions, as many as its longest sequence has."""
     references = (with_angles(alone()), with_angles(alone(1e-15)))
-    place = located(with_angles(run(), wrong), *references, (1,), TOKEN)
+    place = located(with_angles(run(), wrong), *references, (1,), NOTHING)
     assert place.left_out == ()
     assert (place.culprit is not None) is (wrong >= 0)
     if place.culprit is not None:
@@ -287,7 +287,7 @@ def test_a_run_that_ends_inside_of_a_module_is_located_there() -> None:
     trace = ranks[1].trace
     calls = [replace(call, left=-1, outputs={}) for call in trace.calls[:2]]
     ranks[1] = replace(ranks[1], trace=replace(trace, calls=tuple(calls), ended=False))
-    told = replace(TOKEN, failure=Failure("raised", 1, "ValueError: no\nmore", "te.py:5"))
+    told = replace(NOTHING, failure=Failure("raised", 1, "ValueError: no\nmore", "te.py:5"))
     one = culprit(RunTrace(tuple(ranks)), told)
     assert (one.phase, one.module, one.ranks) == ("forward", "block", (1,))
     assert (one.computed_at, one.called_from) == ("te.py:5", "m.py:2")
@@ -298,7 +298,7 @@ def test_a_run_that_ends_inside_of_a_module_is_located_there() -> None:
 
 
 def test_a_norm_is_named_where_all_gradients_agree() -> None:
-    one = culprit(run(), replace(TOKEN, norms={1: (2.0, 3.0, 3.0)}))
+    one = culprit(run(), replace(NOTHING, norms={1: (2.0, 3.0, 3.0)}))
     assert (one.phase, one.step, one.ranks) == ("norm", 1, (0, 1))
     assert one.error == pytest.approx(1 / 3)
-    assert found(run(), replace(TOKEN, norms={1: (3.0, 3.0, 3.0)})).culprit is None
+    assert found(run(), replace(NOTHING, norms={1: (3.0, 3.0, 3.0)})).culprit is None

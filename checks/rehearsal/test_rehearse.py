@@ -102,11 +102,11 @@ def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
 @pytest.mark.parametrize(
     ("loss", "locates", "said"), [(5.5, True, 1), (5.5, False, 0), (5.0, True, 0)]
 )
-def test_why_a_program_of_a_framework_is_not_located_is_said_in_one_line(
+def test_why_a_program_of_your_own_is_not_located_is_said_in_one_line(
     loss: float, locates: bool, said: int
 ) -> None:
     text = lines(rehearsal_of([variant(loss)], 0.0, locates=locates))
-    found = [line for line in text if "not located: only Megatron-LM's own training" in line]
+    found = [line for line in text if "not located: a program of your own is not traced" in line]
     assert len(found) == said
 
 

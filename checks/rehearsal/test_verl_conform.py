@@ -6,6 +6,7 @@ What runs needs the extra ``verl`` and releases from the package index; it skips
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.conform.cases import CASES, VERL, VERL_CASES, chosen
 from ringproof.rehearsal.conform.record import Status
 from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
+from ringproof.rehearsal.locate.locating import AGREES
 from ringproof.rehearsal.runs.releases import BRIDGE, choose_releases
 from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.runs.upstreams import open_upstream
@@ -64,11 +66,6 @@ def test_options_of_verl_need_its_framework(option: str) -> None:
     done = CliRunner().invoke(app, ["conform", "--upstream", ".", option, "x"])
     assert isinstance(done.exception, InputError)
     assert "add --framework verl" in str(done.exception)
-
-
-def test_the_first_wrong_tensor_of_verl_cannot_be_asked_for() -> None:
-    done = CliRunner().invoke(app, ["conform", "--framework", "verl", "--locate"])
-    assert isinstance(done.exception, InputError) and done.exception.field == "--locate"
 
 
 def test_a_launch_of_megatron_needs_an_upstream(tmp_path: Path) -> None:
@@ -159,6 +156,30 @@ def test_tokens_that_cp_does_not_divide_are_lost(matrix: VerlMatrix) -> None:
     status, norm = status_of(matrix, "verl-sft-cp4-per-token")
     assert status is Status.DIFFERS and norm is not None and 1e-3 < norm < 3e-2
     assert status_of(matrix, "verl-sft-cp4-per-token", "count_every_token")[0] is Status.AGREES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_first_wrong_tensor_of_a_case_is_located(matrix: VerlMatrix) -> None:
+    (static,) = chosen(["verl-sft-cp2"], among=VERL_CASES)
+    agreeing = matrix.located(static, (), 2)
+    assert agreeing.reason == AGREES and agreeing.compared > 200
+    wrong = matrix.located(static, ["checks.faults.engine:lse_merge_skipped"], 1).culprit
+    assert wrong is not None and wrong.phase == "forward"
+    assert wrong.module.startswith("decoder.layers.0.self_attention.core_attention")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_factor_of_verl_is_located(matrix: VerlMatrix) -> None:
+    static, counted = chosen(["verl-sft-cp2", "verl-sft-cp4-per-token"], among=VERL_CASES)
+    lost = matrix.located(static, [f"{FAULTS}:divide_by_cp"], 1).culprit
+    assert lost is not None and lost.phase == "loss" and "(1/CP)" in lost.factor
+    # The tokens of each microbatch that CP does not divide.
+    scaled = matrix.located(counted, (), 1).culprit
+    assert scaled is not None and scaled.phase == "scale"
+    assert "tokens, and those of the reference by" in scaled.factor
+    assert re.search(r"megatron/transformer_impl\.py:\d+ \(the loss function\)", scaled.factor)
 
 
 @pytest.mark.slow

@@ -43,11 +43,7 @@ class ConformCommand(RunOptions):
         "agreed there and does not agree here.",
         metavar="NAME",
     )
-    locate: bool | None = option(
-        None,
-        "Look for the first wrong tensor of a case of Megatron-LM that differs.  [default: locate]",
-        "--locate/--no-locate",
-    )
+    locate: bool = option(True, "Look for the first wrong tensor of a case that differs.")
     out: str = option("", "Folder for logs. Without it, none are kept.", metavar="DIR")
     name: str = option("", "Name of this Megatron in the table and the JSON.", metavar="NAME")
     framework: str = option(
@@ -129,8 +125,6 @@ def _fitting(options: ConformCommand) -> bool:
     for name, value in (("--verl", options.verl), ("--bridge", options.bridge)):
         if value and not verl:
             raise InputError(name, "the framework is Megatron-LM; add --framework verl")
-    if verl and options.locate:
-        raise InputError("--locate", "no tensor of verl is looked for; leave out --locate")
     if verl:
         require_packages("conform", VERL_PACKAGES, "verl")
     if not options.upstream and not verl:
@@ -175,7 +169,7 @@ def _recorded(
             make_folder(kept, field="--out")
             return whole(run_matrix(
                 opened, wanted, kept, iterations=steps, name=name,
-                locates=options.locate is not False, progress=done,
+                locates=options.locate, progress=done,
             ))  # fmt: skip
         from ringproof.rehearsal.runs.releases import choose_releases
         from ringproof.rehearsal.verl.conforming import run_verl_matrix
@@ -191,7 +185,8 @@ def _recorded(
         stack = open_stack(opened, verl_folder, chosen.bridge, vanilla=vanilla, **source)
         make_folder(kept, field="--out")
         return whole(run_verl_matrix(
-            stack, wanted, kept, vanilla=vanilla, iterations=steps, name=name, progress=done
+            stack, wanted, kept, vanilla=vanilla, iterations=steps, name=name,
+            locates=options.locate, progress=done,
         ))  # fmt: skip
 
 

@@ -212,7 +212,7 @@ def _kind(options: RehearseCommand, launch: Launch) -> str:
         kind = BRIDGE
     else:
         kind = OWN if is_own_program(launch) else ""
-    if kind and options.keep_trace:
+    if kind == OWN and options.keep_trace:
         raise InputError("--keep-trace", f"{kind} is not traced; leave the option out")
     return kind
 

@@ -18,7 +18,7 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference, undivided
 from ringproof.launch.small.shrink import SmallProgram, shrink
-from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.locating import Run, locate
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -110,29 +110,47 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     return Rehearsal(main, against, between, time.monotonic() - started, located)
 
 
-UNTRACED = WrongPlace(
-    None, "only Megatron-LM's own training programs are traced, which this one is not"
-)
+UNTRACED = WrongPlace(None, "a program of your own is not traced")
 
 
 def rehearsal_of(variants: Sequence[Variant], started: float, *, locates: bool) -> Rehearsal:
     """Put one or two variants together, and compare them where both have losses.
 
     Args:
-        variants: The launch, and what it is compared with. Their program is that of a framework
-            or of people's own, of which no traces are recorded.
+        variants: The launch, and what it is compared with.
         started: When the rehearsal began, by the monotonic clock.
         locates: Whether a variant that disagrees says why the wrong place is not located.
     """
     main, *rest = (
         dataclasses.replace(one, located=UNTRACED)
-        if locates and one.agreement and one.agreement.agrees is False
+        if locates and not one.located and one.agreement and one.agreement.agrees is False
         else one
         for one in variants
     )
     against = rest[0] if rest else None
     between = None if against is None else _between(main, against)
     return Rehearsal(main, against, between, time.monotonic() - started)
+
+
+def traced(
+    request: Request, variant: Variant, run: Run, pair: tuple[Program, Program], folder: Path
+) -> Variant:
+    """Trace a variant that does not agree, or of which traces are kept.
+
+    Args:
+        run: Runs a program in a folder.
+        pair: Its program and its reference, as they ran without traces.
+        folder: Folder of the variant.
+    """
+    first, keeps = variant.agreement.first, request.keeps
+    looks = request.locates and first is not None
+    if keeps is None and not looks:
+        return variant
+    step = min(2, request.iterations) if first is None else first.moment
+    kept = keeps and keeps / folder.name
+    found = locate(run, *pair, step, folder / "trace", kept, before=variant.outcome)
+    shows = looks or (request.locates and found.culprit is not None)
+    return dataclasses.replace(variant, located=found if shows else None, traces=kept)
 
 
 def _between(main: Variant, against: Variant) -> Agreement | None:
@@ -291,6 +309,7 @@ class _Runs:
             return dataclasses.replace(variant, agreement=Agreement(False, NO_STEPS))
         if not variant.path.requested.parallel:
             return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
+        own = self._program(upstream, small)
         try:
             small = reference(small, self._options[upstream])
         except InputError as error:
@@ -300,7 +319,8 @@ class _Runs:
         judge = functools.partial(compare, evaluated="--sft" not in small.arguments)
         variant = variant.compared(small, expected, judge)
         if expected.failure is None:
-            return self._traced(upstream, variant, folder)
+            pair = own, self._program(upstream, small)
+            return traced(self._request, variant, self._start, pair, folder)
         smaller = undivided(small, self._options[upstream])
         if smaller.ranks == small.ranks:
             return variant
@@ -310,20 +330,6 @@ class _Runs:
         count = Flags(small.arguments).integer("--tensor-model-parallel-size", 1)
         last = dataclasses.replace(last, ranks=last.ranks * count)
         return variant.compared(smaller, last, judge)
-
-    def _traced(self, upstream: Upstream, variant: Variant, folder: Path) -> Variant:
-        """Trace a variant that does not agree, or of which traces are kept."""
-        first, keeps = variant.agreement.first, self._request.keeps
-        looks = self._request.locates and first is not None
-        if keeps is None and not looks:
-            return variant
-        step = min(2, self._request.iterations) if first is None else first.moment
-        kept = keeps and keeps / folder.name
-        pair = ((upstream, variant.small), (upstream, variant.reference))
-        before = variant.outcome
-        found = self.located(*pair, step, folder / "trace", kept, before=before)
-        shows = looks or (self._request.locates and found and found.culprit is not None)
-        return dataclasses.replace(variant, located=found if shows else None, traces=kept)
 
     def _stopped(self, variant: Variant, upstream: Upstream, folder: Path) -> Variant:
         """Return a variant that did not run to its end, with what is wrong before it stops."""
@@ -346,26 +352,22 @@ class _Runs:
     def located(
         self, run: tuple[Upstream, SmallProgram | None],
         reference: tuple[Upstream, SmallProgram | None],
-        step: int, folder: Path, kept: Path | None = None, *, before: Outcome | None = None,
+        step: int, folder: Path,
     ) -> WrongPlace | None:  # fmt: skip
         """Run two programs again with traces, and find the first wrong tensor of the first one.
 
         Args:
             step: Training step, or the negative index of an evaluation.
             folder: Where traces are until they are read.
-            kept: Where they stay; ``None`` for nowhere.
-            before: The first program's run without traces.
         """
         programs = [self._program(at, small) for at, small in (run, reference) if small]
         if len(programs) < 2:
             return None
+        return locate(self._start, programs[0], programs[1], step, folder)
 
+    def _start(self, program: Program, folder: Path) -> Outcome:
         ends = self._request.timeout, self._progress
-
-        def start(program: Program, place: Path) -> Outcome:
-            return self._servers.announced("trace", program, program.script, place, *ends)
-
-        return locate(start, programs[0], programs[1], step, folder, kept, before=before)
+        return self._servers.announced("trace", program, program.script, folder, *ends)
 
     def _program(self, upstream: Upstream, small: SmallProgram) -> Program:
         return Program(

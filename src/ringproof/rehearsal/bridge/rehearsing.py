@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder
+from ringproof.files import make_folder, make_new_folder
 from ringproof.launch.left_out import ENVIRONMENT as DECIDING
 from ringproof.launch.overrides import BRIDGE
 from ringproof.launch.small import bridge as small_bridge
@@ -35,6 +35,7 @@ from ringproof.rehearsal.rehearsing import (
     estimate,
     find_script,
     rehearsal_of,
+    traced,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
@@ -89,6 +90,8 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         progress("releases", f"runs {releases.said or bridge}")
     upstream, name = open_pair(bridge, megatron, base.engine, **source)
     make_folder(base.folder, field="--out")
+    if base.keeps is not None:
+        make_new_folder(base.keeps, field="--keep-trace")
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     variants = []
     with Servers(base.folder, environment={**ENVIRONMENT, **variables}) as servers:
@@ -211,17 +214,29 @@ class _Runs:
         draft.changes = []
         layout = overrides.put_reference(draft, BRIDGE, after)
         small = self._small(draft, words, layout.world)
-        return variant.compared(small, self._run(small, "reference", folder / "reference"))
+        expected = self._run(small, "reference", folder / "reference")
+        judged = variant.compared(small, expected)
+        if expected.failure is not None or variant.small is None:
+            return judged
+        pair = self._program(variant.small), self._program(small)
+        return traced(self._request, judged, self._start, pair, folder)
 
     def _run(
         self, small: SmallProgram, name: str, folder: Path, limit: float | None = None
     ) -> Outcome:
-        program = Program(
+        return self._start(self._program(small), folder, name, limit)
+
+    def _start(
+        self, program: Program, folder: Path, name: str = "trace", limit: float | None = None
+    ) -> Outcome:
+        given = (name, program, PRELOAD, folder.resolve(), limit or self._request.timeout)
+        return self._servers.announced(*given, self._progress)
+
+    def _program(self, small: SmallProgram) -> Program:
+        return Program(
             self._upstream, small.script, small.arguments, small.ranks, dict(small.environment),
             small.dtype,
         )  # fmt: skip
-        given = (name, program, PRELOAD, folder.resolve(), limit or self._request.timeout)
-        return self._servers.announced(*given, self._progress)
 
 
 def _script(request: Request, upstream: Upstream) -> str:

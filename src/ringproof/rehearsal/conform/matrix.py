@@ -132,9 +132,7 @@ class Matrix:
         first = compare(outcome, reference, case.dtype, evaluated=case.evaluates).first
         if first is None:
             return result
-        place = self._located(make(faults=faults), case.id, first.moment)
-        said = filter(None, [saying.sentence(place), saying.places(place)])
-        return replace(result, located="; ".join(said), culprit=place.culprit)
+        return with_place(result, self._located(make(faults=faults), case.id, first.moment))
 
     def _located(self, program: Program, name: str, step: int) -> WrongPlace:
         """Find the first wrong tensor of a case, against the same layout of ranks without CP."""
@@ -166,6 +164,12 @@ class Matrix:
     def _started(self, program: Program, name: str) -> Outcome:
         preload = "" if program.script == LIBRARY else program.script
         return self._run(program, preload, self._folder / name)
+
+
+def with_place(result: CaseResult, place: WrongPlace) -> CaseResult:
+    """Return a result with what was located."""
+    said = filter(None, [saying.sentence(place), saying.places(place)])
+    return replace(result, located="; ".join(said), culprit=place.culprit)
 
 
 def run_matrix(

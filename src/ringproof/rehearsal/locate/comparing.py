@@ -89,14 +89,17 @@ class Runs:
         reference: The same training without context parallelism.
         disturbed: The reference with weights disturbed by one unit in the last place.
         layout: How rows are dealt to CP ranks (see `LAYOUTS`); empty where sequences are packed.
-        per_token: Whether losses are sums over tokens, whose gradients nothing scales.
     """
 
     run: RunTrace
     reference: RunTrace
     disturbed: RunTrace
     layout: str
-    per_token: bool = False
+
+    @property
+    def per_token(self) -> bool:
+        """Whether losses are sums over tokens, whose gradients nothing scales."""
+        return self.run.ranks[0].trace.per_token
 
 
 class TraceComparison:

@@ -280,6 +280,7 @@ def _scaled_before(
     """
     forwards = {**runs.run.ranks[0].trace.forwards, **runs.run.ranks[-1].trace.forwards}
     near = ", ".join(f"{forwards[key]} ({what})" for key, what in ORDER if forwards.get(key))
+    found = replace(found, factor=found.factor + _divisors(runs, found.step))
     factor = f"{found.factor}; what can scale all gradients, in the order of execution: {near}"
     found = replace(found, module="", factor=factor) if near else replace(found, module="")
     factors = {scale_between(one.mine, one.expected) for one in wrong}
@@ -294,6 +295,14 @@ def _scaled_before(
         found, phase="loss", tensor=f"the same factor in the gradients of all parameters; {said}",
         computed_at=forwards.get(LOSS, ""),
     )  # fmt: skip
+
+
+def _divisors(runs: Runs, step: int) -> str:
+    """Say by how many tokens gradients are divided, where the reference has another number."""
+    one, other = (run.ranks[0].trace.divisors.get(str(step)) for run in (runs.run, runs.reference))
+    if not one or not other or one == other:
+        return ""
+    return f"; they are divided by {one:g} tokens, and those of the reference by {other:g}"
 
 
 def _sharing(run: RunTrace) -> int:

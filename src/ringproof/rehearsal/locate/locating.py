@@ -32,7 +32,6 @@ from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 Run = Callable[[Program, Path], Outcome]
 AGREES = "every tensor that was compared agrees"
 SHARDED = "gradients after their reduction, which a distributed optimizer holds in parts"
-PER_TOKEN = "--calculate-per-token-loss"
 RUNS = (("run", False), ("reference", False), ("disturbed", True))
 
 
@@ -41,12 +40,10 @@ class Told:
     """What is known of the runs besides their traces.
 
     Attributes:
-        per_token: Whether losses are sums over tokens, which nothing scales.
         norms: Norms of all gradients, of the run, the reference and the disturbed one, by step.
         failure: What ended the run; ``None`` where it ran through.
     """
 
-    per_token: bool = False
     norms: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
     failure: Failure | None = None
 
@@ -71,7 +68,7 @@ def locate(
         records, outcomes = [], []
         for name, disturbed in RUNS:
             one = program if name == "run" else reference
-            said = f"{one.upstream.megatron_name}: {one.script} on {one.ranks} ranks"
+            said = f"{one.upstream.megatron_name}: {one.file.name} on {one.ranks} ranks"
             share = min(TraceRequest.most_bytes, MOST_BYTES // (len(RUNS) * one.ranks))
             traced = replace(one, trace=TraceRequest(steps, disturbed, share, said))
             outcome = _outcome(run, traced, folder / name)
@@ -136,7 +133,6 @@ def _told(program: Program, outcomes: Sequence[Outcome | Failure]) -> Told:
     if failure is not None:
         failure = replace(failure, message=program.upstream.relative(failure.message))
     return Told(
-        PER_TOKEN in program.arguments,
         {step: (norms[0][step], norms[1][step], norms[2][step]) for step in known},
         failure,
     )
@@ -160,7 +156,7 @@ def located(
     runs = _runs(run, reference, disturbed)
     if isinstance(runs, str):
         return WrongPlace(None, runs, given)
-    comparison = TraceComparison(replace(runs, per_token=told.per_token))
+    comparison = TraceComparison(runs)
     search = Search(comparison)
     culprit = None
     for step in given:
@@ -178,7 +174,7 @@ def located(
         missing = "" if knows_reduced(run) else f"; not compared were {SHARDED}"
         return WrongPlace(None, AGREES + missing, given, *said)
     comparison.scales.update(loss_scales(comparison, culprit.step))
-    gradients = told.per_token or any(place[0] == culprit.step for place in comparison.scales)
+    gradients = runs.per_token or any(place[0] == culprit.step for place in comparison.scales)
     others = tuple(search.others(culprit, backward=gradients))
     return WrongPlace(culprit, "", given, *said, error_map(search, culprit), others=others)
 
@@ -212,7 +208,7 @@ def _in_step(
     if found is not None or step < 0:
         return found
     comparison.scales.update(loss_scales(comparison, step))
-    if told.per_token or any(place[0] == step for place in comparison.scales):
+    if runs.per_token or any(place[0] == step for place in comparison.scales):
         found = search.backward(step)
     scales = [factor for place, factor in comparison.scales.items() if place[0] == step]
     found = found or wrong_gradients(runs, step, scales)

@@ -7,7 +7,7 @@ after the other. The first rank writes `HEAD`, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 AFTER = -2
 """In the place of where a rank's part of a parameter begins: after those of the ranks before it."""
@@ -227,6 +227,8 @@ class RankTrace:
         gathered_late: Whether weights are gathered while the forward after their step runs.
         closed: Number of decoder layers of the rank whose inside was not recorded.
         norms: The sums that make the norm of all gradients, each once.
+        divisors: Tokens by which gradients are divided at the end of their reduction, by step.
+        per_token: Whether losses are sums over tokens, which nothing scales.
     """
 
     rank: int
@@ -243,3 +245,5 @@ class RankTrace:
     gathered_late: bool = False
     closed: int = 0
     norms: tuple[TracedNorm, ...] = ()
+    divisors: Mapping[str, float] = field(default_factory=dict)
+    per_token: bool = False

@@ -47,7 +47,7 @@ from ringproof.rehearsal.standins import (
 )
 from ringproof.rehearsal.standins.graphs import cuda_graph
 from ringproof.rehearsal.standins.guard import StandInMissing
-from ringproof.rehearsal.trace.recorder import TraceRecorder
+from ringproof.rehearsal.trace.recorder import FINALIZE, TraceRecorder
 
 PRELOADED = "__ringproof_preload__"
 MAX_DEVICES = 64
@@ -265,12 +265,12 @@ def _watch_training(
 ) -> None:
     """Watch the training loop that the script has imported: Megatron's or Bridge's."""
     training: Any = sys.modules.get("megatron.training.training")
+    finish = probe.built = functools.partial(_finish, program, recorder)
+    if recorder is not None and FINALIZE in sys.modules:
+        recorder.watch_gradients()
     if training is not None:
         probe.watch_training(training, training)
-        if recorder is not None:
-            recorder.watch_gradients()
         if program.same_weights:
-            finish = functools.partial(_finish, program, recorder)
             training.get_model = weights.wrap_get_model(training.get_model, finish)
             weights.wrap_builders(finish)
     loop = sys.modules.get("megatron.bridge.training.train")
@@ -280,7 +280,8 @@ def _watch_training(
 
 def _finish(program: Program, recorder: TraceRecorder | None, model: torch.nn.Module) -> None:
     """Draw the weights of a model chunk again, and record the chunk where that is asked for."""
-    weights.draw(model)
+    if program.same_weights:
+        weights.draw(model)
     if recorder is not None and program.trace is not None:
         if program.trace.disturbed:
             weights.disturb(model)

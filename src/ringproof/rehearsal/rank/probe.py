@@ -37,10 +37,12 @@ class RankProbe:
 
     def __init__(self) -> None:
         self.results: Any = None
+        self.built: Callable[[Any], None] = lambda _: None
         self.iterations: list[Iteration] = []
         self.evaluations: list[Mapping[str, float]] = []
         self.attention: list[AttentionCall] = []
         self._evaluating = False
+        self._stepped = 0
         self._seen: Counter[tuple[int, str, int, bool]] = Counter()
         self._path: tuple[str, tuple[tuple[int, ...], ...]] | None = None
         self._since = time.perf_counter()
@@ -54,7 +56,15 @@ class RankProbe:
     @property
     def moment(self) -> int:
         """Number of the step that is being computed; that of an evaluation is negative."""
-        return -len(self.evaluations) - 1 if self._evaluating else self.iteration
+        return (
+            -len(self.evaluations) - 1
+            if self._evaluating
+            else max(self.iteration, self._stepped + 1)
+        )
+
+    def stepped(self) -> None:
+        """Note that the optimizer has made its step, which not every rank may log."""
+        self._stepped += 1
 
     def watch_training(self, training: Any, evaluation: Any) -> None:
         """Watch the modules that call ``training_log`` and that define ``evaluate``."""
@@ -167,6 +177,16 @@ def open_for(probe: RankProbe) -> None:
 def hand_over(value: Any) -> None:
     """Hand a value over to the caller of the run; the last one counts."""
     sys.modules[MODULE].probe.results = value
+
+
+def built(model: Any) -> None:
+    """Finish a model chunk that was built: draw its weights, disturb and record it, as asked."""
+    sys.modules[MODULE].probe.built(model)
+
+
+def stepped() -> None:
+    """Report that the optimizer has made its step, on a rank that may not log it."""
+    sys.modules[MODULE].probe.stepped()
 
 
 def count_targets(labels: torch.Tensor | None, mask: torch.Tensor | None) -> None:

@@ -43,6 +43,7 @@ from ringproof.rehearsal.protocol.trace import (
 from ringproof.rehearsal.standins.communication import group_name
 from ringproof.rehearsal.standins.guard import put, replace_everywhere, wrapped
 from ringproof.rehearsal.trace.code import caller, forward_of, made_by, place_of
+from ringproof.rehearsal.trace.layout import place_in, sharing
 from ringproof.rehearsal.trace.replays import ReplayWatch
 from ringproof.rehearsal.trace.shards import Shards, dealt, freed
 
@@ -98,6 +99,8 @@ class TraceRecorder:
         self._parameters: list[TracedParameter] = []
         self._forwards: dict[str, str] = {}
         self._chunks: list[Any] = []
+        self._where: Place | None = None
+        self._divisors: dict[str, float] = {}
         self._wrapped: list[Any] = []
         self._norms: dict[TracedNorm, None] = {}
         self._open: list[_Open] = []
@@ -147,6 +150,8 @@ class TraceRecorder:
         def call(*given: Any, **named: Any) -> Any:
             self._enter(chunk, "", module, given, named)
             output = forward(*given, **named)
+            if isinstance(output, torch.Tensor) and output._is_view():
+                output = output.clone()  # verl divides it in place, which parts a view from hooks
             self._leave(chunk, "", module, given, named, output)
             return output
 
@@ -268,6 +273,8 @@ class TraceRecorder:
             self._forwards[SCALING] = self._relative(place_of(type(group).start_grad_sync))
         self._record_parameters(LOCAL)
         result = finalize()
+        if (count := given.arguments.get("num_tokens")) is not None:
+            self._divisors[str(self.step)] = float(count)  # summed over ranks by now
         self._record_parameters(REDUCED)
         self._known.clear()
         return result
@@ -296,12 +303,14 @@ class TraceRecorder:
             return
         arguments = _by_name(module, given, named)
         if not name:
+            # Now, since Bridge destroys its groups before the program ends.
+            self._where = self._where or place_in(self._chunks[0])
             if step > 0 and not self._microbatches[step, chunk] and not chunk:
                 self._record_parameters(WEIGHT)
             self._microbatches[step, chunk] += 1
             number = self._microbatches[step, chunk] - 1
             packed = arguments.get("packed_seq_params")
-            self._batches.append(TracedBatch(step, chunk, number, *_sharing(packed)))
+            self._batches.append(TracedBatch(step, chunk, number, *sharing(packed)))
         place = self._place(step, chunk)
         ports = {port: self._tensor(place, tensor) for port, tensor in _tensors(arguments)}
         self._calls.append(None)
@@ -386,20 +395,21 @@ class TraceRecorder:
         return stored
 
     def write(self, *, ended: bool) -> None:
-        """Write ``trace-N.json``, whole or not at all; nothing where no model was watched.
+        """Write ``trace-N.json``, whole or not at all; nothing where no model was called.
 
         Args:
             ended: Whether the program ran through.
         """
         self._file.close()
-        if not self._chunks:
+        if self._where is None:
             return
         for entry in self._open:
             self._calls[entry.index] = self._call(entry, -1, {})
+        first = getattr(self._chunks[0], "config", None)
         configs = [getattr(chunk, "ddp_config", None) for chunk in self._wrapped]
         trace = RankTrace(
             rank=self._rank,
-            place=_place(self._chunks),
+            place=self._where,
             tensors=tuple(self._tensors),
             calls=tuple(call for call in self._calls if call is not None),
             batches=tuple(self._batches),
@@ -414,6 +424,8 @@ class TraceRecorder:
             or any(getattr(one, "overlap_param_gather", False) for one in configs),
             closed=len(self._closed),
             norms=tuple(self._norms),
+            divisors=self._divisors,
+            per_token=bool(getattr(first, "calculate_per_token_loss", False)),
         )
         if self._rank == 0:
             request, ranks = self._request, math.prod(trace.place.sizes)
@@ -478,36 +490,3 @@ def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
 def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     found = getattr(parameter, "main_grad", None)
     return parameter.grad if found is None else found
-
-
-def _sharing(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
-    """Return the ranks that share a microbatch, and the borders and layout of its sequences."""
-    from megatron.core import parallel_state as state
-
-    group = getattr(packed, "cp_group", None) or state.get_context_parallel_group()
-    tokens = getattr(packed, "cu_seqlens_q", None)
-    borders = getattr(packed, "cu_seqlens_q_padded", None)
-    both = (tokens if borders is None else borders, tokens)
-    ends = [() if one is None else tuple(map(int, one.reshape(-1))) for one in both]
-    layout = getattr(packed, "cp_partition_mode", None) or ""
-    return tuple(torch.distributed.get_process_group_ranks(group)), ends[0], ends[1], layout
-
-
-def _place(chunks: list[Any]) -> Place:
-    """Where this rank is, after upstream has made its groups."""
-    from megatron.core import parallel_state as state
-
-    config = getattr(chunks[0], "config", None)
-    return Place(
-        tensor=state.get_tensor_model_parallel_rank(),
-        context=state.get_context_parallel_rank(),
-        data=state.get_data_parallel_rank(),
-        pipeline=state.get_pipeline_model_parallel_rank(),
-        sizes=(
-            state.get_tensor_model_parallel_world_size(),
-            state.get_context_parallel_world_size(),
-            state.get_data_parallel_world_size(),
-            state.get_pipeline_model_parallel_world_size(),
-        ),
-        sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
-    )

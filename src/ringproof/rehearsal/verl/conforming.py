@@ -11,16 +11,20 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.launch.overrides import CRITIC, PPO, REFERENCE, SFT
 from ringproof.launch.small import verl as small_verl
+from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.verl import OverrideDraft
 from ringproof.rehearsal.conform.cases import VERL, Case
-from ringproof.rehearsal.conform.matrix import LIMIT_SECONDS, Progress, judge, recorded
+from ringproof.rehearsal.conform.matrix import LIMIT_SECONDS, Progress, judge, recorded, with_place
 from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
+from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.verdict.agreement import compare
 from ringproof.rehearsal.verl import metrics
 from ringproof.rehearsal.verl.config import REFUSED
 from ringproof.rehearsal.verl.model import Divisors
-from ringproof.rehearsal.verl.running import VerlRuns, read_verl
+from ringproof.rehearsal.verl.running import VerlLaunch, VerlRuns, read_verl
 from ringproof.rehearsal.verl.upstreams import VerlStack
 
 MODULES = MappingProxyType({"sft": SFT, "ppo": PPO, "critic": CRITIC, "reference": REFERENCE})
@@ -33,11 +37,13 @@ class VerlMatrix:
 
     Attributes:
         vanilla: Whether mbridge takes the place of Megatron-Bridge.
+        locates: Whether the first wrong tensor of a case that differs is looked for.
     """
 
     runs: VerlRuns
     folder: Path
     vanilla: bool
+    locates: bool = False
 
     def __post_init__(self) -> None:
         self._models: dict[str, Path] = {}
@@ -65,8 +71,22 @@ class VerlMatrix:
             return judge(case, outcome, None, self.runs.iterations)
         reference = self._reference(case)
         found = judge(case, outcome, reference, self.runs.iterations)
+        first = compare(outcome, reference, case.dtype, evaluated=case.evaluates).first
+        if self.locates and found.status is Status.DIFFERS and first is not None:
+            return with_place(found, self.located(case, faults, first.moment, outcome))
         told = metrics.differing(outcome, reference) if found.status is Status.AGREES else ()
         return replace(found, message=" ".join(told) or found.message)
+
+    def located(
+        self, case: Case, faults: Sequence[str], step: int, before: Outcome | None = None
+    ) -> WrongPlace:
+        """Find the first wrong tensor of a case, against the same layout of ranks without CP."""
+        launch, draft, layout = self._draft(case, case.arguments, case.ranks)
+        program = self.runs.program(self.runs.small(launch, draft, case.ranks), faults)
+        layout = small_verl.put_reference(draft, launch.module, layout)
+        expected = self.runs.program(self.runs.small(launch, draft, layout.world))
+        folder = self.folder / f"{case.id}-trace"
+        return locate(self.runs.start, program, expected, step, folder, before=before)
 
     def _reference(self, case: Case) -> Outcome:
         key = (case.model, case.data, case.both)
@@ -78,6 +98,14 @@ class VerlMatrix:
     def _trained(
         self, case: Case, arguments: str, ranks: int, name: str, faults: Sequence[str] = ()
     ) -> Outcome:
+        launch, draft, _ = self._draft(case, arguments, ranks)
+        small = self.runs.small(launch, draft, ranks)
+        return self.runs.run(small, name, self.folder / name, faults)
+
+    def _draft(
+        self, case: Case, arguments: str, ranks: int
+    ) -> tuple[VerlLaunch, OverrideDraft, Layout]:
+        """Return the launch of a case, its overrides in small and its layout of ranks."""
         module = MODULES[case.data]
         program, own = words_of(case, arguments, ranks, vanilla=self.vanilla)
         launch = read_verl(self.runs.stack.verl, module, (*program, *own), ranks)
@@ -93,8 +121,7 @@ class VerlMatrix:
             self._models[case.model] = folder
         small_verl.put_model(draft, module, str(self._models[case.model]))
         draft.words.extend(own)  # what a case asks for is not left out
-        small = self.runs.small(launch, draft, ranks)
-        return self.runs.run(small, name, self.folder / name, faults)
+        return launch, draft, layout
 
 
 def words_of(
@@ -119,14 +146,14 @@ def words_of(
 
 def run_verl_matrix(
     stack: VerlStack, cases: Sequence[Case], folder: Path, *, vanilla: bool, iterations: int,
-    name: str, progress: Progress,
+    name: str, locates: bool, progress: Progress,
 ) -> ConformanceRecord:  # fmt: skip
     """Run cases one after the other; one that hangs or fails does not stop the others."""
     with Servers(folder) as servers:
         runs = VerlRuns(
             servers, stack, folder, iterations, "float32", LIMIT_SECONDS, lambda *_: None
         )
-        matrix = VerlMatrix(runs, folder, vanilla)
+        matrix = VerlMatrix(runs, folder, vanilla, locates)
         return recorded(
             stack.upstream, cases, matrix.run, origin=stack.name, iterations=iterations,
             name=name or stack.short, progress=progress,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError, shown
-from ringproof.files import make_folder
+from ringproof.files import make_folder, make_new_folder
 from ringproof.launch.overrides import PPO, VERL_MODULES
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
@@ -21,6 +21,7 @@ from ringproof.rehearsal.rehearsing import (
     Request,
     estimate,
     rehearsal_of,
+    traced,
 )
 from ringproof.rehearsal.runs.outcome import UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
@@ -80,6 +81,8 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
         progress("releases", f"runs {releases.said}")
     upstream = open_upstream(releases.megatron, base.engine, **source, option="--upstream")
     make_folder(base.folder, field="--out")
+    if base.keeps is not None:
+        make_new_folder(base.keeps, field="--keep-trace")
     variants = []
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     environment = {**ENVIRONMENT, **variables}
@@ -173,4 +176,8 @@ class _Variants:
         assert variant.outcome is not None
         judged = variant.compared(small, expected)
         told = metrics.differing(variant.outcome, expected) if judged.agreement.agrees else ()
-        return dataclasses.replace(judged, metrics=tuple(told))
+        judged = dataclasses.replace(judged, metrics=tuple(told))
+        if expected.failure is not None or variant.small is None:
+            return judged
+        pair = self._runs.program(variant.small), self._runs.program(small)
+        return traced(self._request, judged, self._runs.start, pair, folder)

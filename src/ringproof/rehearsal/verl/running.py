@@ -169,16 +169,23 @@ class VerlRuns:
         Raises:
             InputError: Versions do not fit together: one lacks what another one imports.
         """
-        hooks = () if small.script == ACTOR else (f"{HOOKS}:install_{small.dtype}",)
-        program = Program(
-            self.stack.upstream, small.script, small.arguments, small.ranks,
-            dict(small.environment), small.dtype, (*hooks, *faults), same_weights=False,
-        )  # fmt: skip
-        given = (name, program, PRELOAD, folder, self.timeout, self.progress)
-        outcome = self.servers.announced(*given)
+        outcome = self.start(self.program(small, faults), folder, name)
         if outcome.failure is not None and outcome.failure.message.startswith(IMPORT_ERRORS):
             raise self.unfit(outcome.failure)
         return outcome
+
+    def program(self, small: SmallProgram, faults: Sequence[str] = ()) -> Program:
+        """Return a program with what a rank changes round verl's code before it starts."""
+        hooks = () if small.script == ACTOR else (f"{HOOKS}:install_{small.dtype}",)
+        return Program(
+            self.stack.upstream, small.script, small.arguments, small.ranks,
+            dict(small.environment), small.dtype, (*hooks, *faults), same_weights=False,
+        )  # fmt: skip
+
+    def start(self, program: Program, folder: Path, name: str = "trace") -> Outcome:
+        """Run a program in a folder, by default one that is traced."""
+        given = (name, program, PRELOAD, folder, self.timeout, self.progress)
+        return self.servers.announced(*given)
 
     def unfit(self, failure: Failure) -> InputError:
         """Return the error for versions of which one lacks what another one imports."""

@@ -25,8 +25,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.bridge.ranks import samples
-from ringproof.rehearsal.rank import doubles, recipes, weights
-from ringproof.rehearsal.rank.probe import count_targets, hand_over
+from ringproof.rehearsal.rank import doubles, recipes
+from ringproof.rehearsal.rank.probe import built, count_targets, hand_over
 from ringproof.rehearsal.standins.guard import wrapped
 from ringproof.rehearsal.verl.model import HEAD, Divisors, tiny_model
 
@@ -138,7 +138,7 @@ def _columns(dataset: Any) -> tuple[str, ...]:
 
 def _drawn(chunks: list[Any]) -> list[Any]:
     for chunk in chunks:
-        weights.draw(chunk)
+        built(chunk)
     return chunks
 
 

@@ -11,7 +11,7 @@ from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.tracking import Tracking
 
 from ringproof.rehearsal.rank import doubles
-from ringproof.rehearsal.rank.probe import hand_over, log_step
+from ringproof.rehearsal.rank.probe import built, hand_over, log_step, stepped
 
 PREFIX = "train/"
 LEVELS = "a2a+p2p"
@@ -59,6 +59,10 @@ def prepare_engine(dtype: str) -> list[Mapping[str, float]]:
     lacking: list[str] = []
     hand_over({"doubles": doubles.installed(), "metrics": metrics, "lacking": lacking})
     own_start, own_ready = engine.MegatronEngine.__init__, engine.MegatronEngine.initialize
+    own_build, own_step = (
+        getattr(engine.MegatronEngine, name)
+        for name in ("_build_megatron_module", "optimizer_step")
+    )
 
     def start(self: Any, model_config: Any, engine_config: Any, *rest: Any, **named: Any) -> None:
         # The configuration only admits bfloat16 and float16, whose rounding hides defects.
@@ -69,7 +73,20 @@ def prepare_engine(dtype: str) -> list[Mapping[str, float]]:
         own_ready(self)
         lacking.extend(_lacking_groups(self.tf_config))
 
+    def build(self: Any) -> Any:
+        chunks = own_build(self)  # with their weights loaded, and before the optimizer is made
+        for chunk in chunks:
+            built(chunk)
+        return chunks
+
+    def step(self: Any) -> Any:
+        norm = own_step(self)
+        stepped()
+        return norm
+
     engine.MegatronEngine.__init__, engine.MegatronEngine.initialize = start, ready
+    engine.MegatronEngine._build_megatron_module = build
+    engine.MegatronEngine.optimizer_step = step
     own_count = getattr(engine.MegatronEngine, "_routed_num_tokens", None)
     if own_count is not None:
         # It returns an element of the batch's offsets, and verl adds up a copy of it on the GPU.
