@@ -74,14 +74,36 @@ def _norms(
     return torch.zeros(1), each
 
 
+def _rotated(x: Tensor, *_: object) -> Tensor:
+    """Return a tensor of the same shape."""
+    return x.new_empty(x.shape)
+
+
+def _half(x: Tensor, *_: object) -> Tensor:
+    """Return room for half of the rows [t, h, d]."""
+    return x.new_empty(*x.shape[:-3], x.shape[-3] // 2, *x.shape[-2:])
+
+
+def _second_half(lse: Tensor, cu_seqlens: Tensor, packed: bool, length: int) -> Tensor:
+    """Return room for the LSE of the second half of every sequence."""
+    return lse.new_empty(*lse.shape[: 1 if packed else 2], length)
+
+
 KERNELS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "fused_rope_forward": _rotated,
+    "fused_rope_backward": _rotated,
+    "thd_read_half_tensor": _half,
+    "thd_read_second_half_lse": _second_half,
+    "thd_second_half_lse_correction": _nothing,
+    "thd_out_correction": _nothing,
+    "thd_grad_correction": _nothing,
     "multi_tensor_scale": _nothing,
     "multi_tensor_scale_tensor": _nothing,
     "multi_tensor_adam": _nothing,
     "multi_tensor_adam_param_remainder": _nothing,
     "multi_tensor_l2norm": _norms,
 })  # fmt: skip
-"""Kernels over lists of whole buffers, by symbol."""
+"""Kernels over lists of whole buffers or over every sequence of a pack, by symbol."""
 
 
 def boundary(
