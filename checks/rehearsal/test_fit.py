@@ -157,6 +157,12 @@ def test_settings_of_the_allocator_are_followed_or_listed(
         ("1024", "", {}, 0),  # which free blocks are handed out whole depends on the first step
         ("24", "", {ALLOCATOR: "expandable_segments:True"}, 0),
         ("1024", " --sft", {ALLOCATOR: "expandable_segments:True"}, 0),
+        (
+            "1024",
+            " --fine-grained-activation-offloading",
+            {ALLOCATOR: "expandable_segments:True"},
+            0,
+        ),
     ],
 )
 def test_the_first_step_has_no_more_microbatches_than_it_needs(

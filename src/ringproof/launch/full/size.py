@@ -19,6 +19,7 @@ STEPS = 2
 """Optimizer states appear in the first step; the second shows the memory of all others."""
 PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)
 """Options of launches that pack a batch, so that its size decides how full microbatches are."""
+OFFLOADING = "--fine-grained-activation-offloading"
 VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
 """Entries of tokenizers whose files are always the same."""
 NULL_TOKENIZER_IDS = "--null-tokenizer-pad-id"
@@ -86,11 +87,12 @@ class FullProgram:
     def first_microbatches(self) -> int:
         """Microbatches that the first step needs, which makes the optimizer's states; 0 for all.
 
-        Which free blocks torch's allocator hands out whole depends on all that ran before.
+        Which free blocks torch's allocator hands out whole depends on all that ran before. What
+        upstream offloads in later steps, it decides by the microbatches of the first one.
         """
         unlike = self.microbatches % (2 * self.layout.pipeline)
-        packs = any(map(Flags(self.arguments).has, PACKED))
-        whole = packs or unlike or not expandable(self.environment)
+        kept = any(map(Flags(self.arguments).has, (*PACKED, OFFLOADING)))
+        whole = kept or unlike or not expandable(self.environment)
         return 0 if whole else self.microbatches // 2
 
 
