@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ringproof.rehearsal.locate import saying
+from ringproof.rehearsal.locate.comparing import Runs
 from ringproof.rehearsal.locate.locating import Told, located
 from ringproof.rehearsal.locate.packs import packed_rows
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
@@ -135,6 +136,16 @@ def changed(record: RunTrace, rank: int, tensor: int, row: int, value: float) ->
     held = ranks[rank].values(one.trace.tensors[tensor].value)
     held.reshape(-1, 2 if held.ndim == 3 else 1)[row] = value
     return RunTrace(tuple(ranks))
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(True, True), (True, False), (False, True)])
+def test_a_factor_is_wrong_where_both_sum_over_tokens(mine: bool, theirs: bool) -> None:
+    def summing(record: RunTrace, sums: bool) -> RunTrace:
+        ranks = (replace(one, trace=replace(one.trace, per_token=sums)) for one in record.ranks)
+        return RunTrace(tuple(ranks))
+
+    both = summing(run(), mine), summing(alone(), theirs)
+    assert Runs(*both, both[1], "").per_token is (mine and theirs)
 
 
 def test_every_row_is_the_same_token_of_the_reference() -> None:

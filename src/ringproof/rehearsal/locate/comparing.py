@@ -98,8 +98,11 @@ class Runs:
 
     @property
     def per_token(self) -> bool:
-        """Whether losses are sums over tokens, whose gradients nothing scales."""
-        return self.run.ranks[0].trace.per_token
+        """Whether losses are sums over tokens, whose gradients nothing scales.
+
+        Dynamic CP of verl sums over tokens where its reference without CP takes means.
+        """
+        return all(one.ranks[0].trace.per_token for one in (self.run, self.reference))
 
 
 class TraceComparison:
