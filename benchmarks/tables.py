@@ -455,6 +455,27 @@ def banks_table(record: Record) -> str:
     return _table((*head, "output gradients", "pool, without reuse"), cells)
 
 
+def fit_costs_table(record: Record) -> str:
+    """What `ringproof fit` takes of this machine."""
+    head = (
+        *("launch", "processor, s", "wall clock, s", "load before", "cores that others took"),
+        *("memory here, GB", "ranks measured"),
+    )
+    rows = (
+        (
+            name,
+            f"{row['processor']:.0f}",
+            f"{row['seconds']:.0f}",
+            f"{row['load']:.0f}",
+            f"{row['others']:.1f} of {record['environment']['cores']}",
+            f"{row['memory'] / 1e9:.1f}",
+            str(sum(row["measured"])) if row["measured"] else row["said"],
+        )
+        for name, row in record["rows"].items()
+    )
+    return _table(head, rows)
+
+
 def theory_table(record: Record) -> str:
     """How far formulas are off on the recorded launches."""
     names = {
@@ -600,6 +621,7 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "budgets": (BUDGETS, "rehearsal/results/degrees.json", budgets_table),
         "banks": (CAPACITY, "graphs/results/parity.json", banks_table),
         "published": ("fit.md", "rehearsal/results/published.json", published_table),
+        "fit_costs": ("fit.md", "rehearsal/results/fit-costs.json", fit_costs_table),
         "frameworks": ("rehearsal-verl.md", "rehearsal/results/frameworks.json", frameworks_table),
         "steps": ("rehearsal.md", "rehearsal/results/steps.json", steps_table),
         "theory": ("fit.md", "rehearsal/results/theory.json", theory_table),
