@@ -9,7 +9,7 @@ import pytest
 
 from checks.faults import engine, kinds, megatron, programs
 from ringproof.rehearsal.fixtures import ComparedOutcome, SessionServers
-from ringproof.rehearsal.locate.locating import locate
+from ringproof.rehearsal.locate.locating import AGREES, locate
 from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.runs.outcome import Outcome
@@ -45,6 +45,17 @@ class Located:
         ]
         folder = self._folder / (name.rpartition(":")[2] or "clean")
         return locate(self._run, *both, 1, folder)
+
+    def between(self, fault: object, *options: str) -> WrongPlace:
+        """Return the location of a defect against the same program, both with CP 2.
+
+        Args:
+            options: Options of the program that may be wrong alone.
+        """
+        name = _place(fault)
+        given, other = self._program("cp2", (name,) if name else ()), self._program("cp2")
+        given = replace(given, arguments=(*given.arguments, *options))
+        return locate(self._run, given, other, 1, self._folder / "between")
 
     def compared(self, fault: object = None) -> ComparedOutcome:
         """Return what the fixture finds of a defect, ``None`` for none."""
@@ -148,3 +159,37 @@ def test_a_factor_that_the_loss_has_is_not_that_of_the_reduction(located: Locate
     assert "1 times that of the reference where this layout needs 2" in place.culprit.tensor
     near = [place.culprit.factor.find(f"{name}.py:") for name in ("schedules", "grads")]
     assert -1 < near[0] < near[1]
+
+
+@pytest.mark.slow
+def test_one_of_two_options_is_located_against_the_other(located: Located) -> None:
+    """Both have CP 2, so that the ranks of the one that is the reference are put together."""
+    found = located.between(engine.chunks_unsorted, "--cp-comm-type", "a2a").culprit
+    assert found is not None
+    assert (found.phase, found.module) == ("forward", f"decoder.layers.0.{ATTENTION}")
+    assert located.between(None, "--cp-comm-type", "a2a").reason == AGREES
+
+
+@pytest.mark.slow
+def test_one_transformer_engine_is_located_against_another(
+    stage: SessionServers, tmp_path: Path
+) -> None:
+    """2.16 computes attention of padding at the tail, which is not declared (TE #3331)."""
+    old, new = (
+        replace(
+            programs.program(
+                stage.upstream("NVIDIA/Megatron-LM@dev", f"pip:transformer-engine=={version}"),
+                "packed", (_place(kinds.padding_undeclared),),
+            ),
+            ranks=2,
+        )
+        for version in ("2.16.0", "2.18.0")
+    )  # fmt: skip
+    old, new = (replace(p, arguments=(*p.arguments, *kinds.PACKS, *SHORT)) for p in (old, new))
+
+    def run(program: Program, folder: Path) -> Outcome:
+        return stage.run(program, folder=folder)
+
+    found = locate(run, old, new, 1, tmp_path / "trace").culprit
+    assert found is not None
+    assert (found.phase, found.module) == ("forward", f"decoder.layers.0.{ATTENTION}")

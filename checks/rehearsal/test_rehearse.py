@@ -311,6 +311,7 @@ BAD_INPUT = (
     ("cannot be written", *HERE, "--json", "/nowhere/a.json"),
     ("is a folder", *HERE, "--html", "."),
     ("is neither a checkout nor", *HERE, "--against", "nonsense"),
+    ("there is no file 'nothing.whl'", *HERE, "--te", "te", "--against", "te=nothing.whl"),
     ("=2' already; name another value", *HERE, "--against", "context-parallel-size=2"),
     ("--against: '/usr' has no megatron/core", *HERE, "--te", "te", "--against", "/usr"),
     ("--against: '/nowhere' is not a folder", *HERE, "--te", "te", "--against", "git:/nowhere@dev"),

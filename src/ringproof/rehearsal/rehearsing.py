@@ -46,7 +46,8 @@ class Request:
     Attributes:
         megatron: Megatron-LM, as `open_upstream` takes it.
         engine: Transformer Engine, as `open_upstream` takes it; ``None`` for the newest release.
-        against: Another Megatron-LM, or ``FLAG=VALUE``; empty for nothing.
+        against: Another Megatron-LM, ``te=SPEC`` for another Transformer Engine, or
+            ``FLAG=VALUE``; empty for nothing.
         skills: Folder of skills whose pitfalls are searched; ``None`` for none.
         timeout: Longest time of one program, in seconds.
         machine: What the ranks may use; ``None`` to start any number of them.
@@ -82,11 +83,10 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started = time.monotonic()
-    other, option = split_against(request)
-    changed = request.launch if option is None else with_option(request.launch, *option)
+    changed, option = changed_by_against(request)
     progress("open", "Megatron-LM and Transformer Engine")
-    upstream = open_one(request, request.megatron, "--upstream")
-    changed_upstream = upstream if other is None else open_one(request, other, "--against")
+    upstream = open_one(request, "--upstream")
+    changed_upstream = upstream if option else open_one(changed, "--against")
     for opened in (upstream, changed_upstream):
         find_script(request.launch, opened)
     variables = request.launch.environment.items()
@@ -95,13 +95,13 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     if request.keeps is not None:
         make_new_folder(request.keeps, field="--keep-trace")
     with Servers(request.folder, environment=imported, import_seconds=request.timeout) as servers:
-        runs = _Runs(request, servers, option[0] if option else "", progress)
-        name = "launch" if other is None else request.megatron
+        runs = _Runs(request, servers, option, progress)
+        name = "launch" if changed.megatron == request.megatron else request.megatron
         main = runs.variant(name, request.launch, upstream, "launch")
         against, between, located = None, None, None
         if request.against:
-            name = request.against if option is None else " ".join(option)
-            against = runs.variant(name, changed, changed_upstream, "against")
+            name = f"{option} {request.against.partition('=')[2]}" if option else request.against
+            against = runs.variant(name, changed.launch, changed_upstream, "against")
             between = _between(main, against)
             first = between and between.first
             if request.locates and first and not (main.located or against.located):
@@ -160,11 +160,15 @@ def _between(main: Variant, against: Variant) -> Agreement | None:
     return compare(main.outcome, against.outcome, main.dtype)
 
 
-def open_one(request: Request, megatron: str, option: str) -> Upstream:
-    """Open an upstream that an option of the request names."""
+def open_one(request: Request, option: str) -> Upstream:
+    """Open the upstream of a request, whose Megatron-LM an option names."""
     return open_upstream(
-        megatron, request.engine, cache=request.cache, offline=request.offline, option=option
-    )
+        request.megatron,
+        request.engine,
+        cache=request.cache,
+        offline=request.offline,
+        option=option,
+    )  # fmt: skip
 
 
 def find_script(launch: Launch, upstream: Upstream, *, own: bool = True) -> str:
@@ -208,26 +212,32 @@ def option_names(outcome: Outcome, script: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
-    """Return the other Megatron-LM or the changed option that ``--against`` names.
+def changed_by_against(request: Request) -> tuple[Request, str]:
+    """Return the request of the variant that ``--against`` names, itself where it names none.
+
+    Returns:
+        Also the option of upstream that is changed; empty where none is.
 
     Raises:
-        InputError: It is neither.
+        InputError: It is none of what ``--against`` can name.
     """
     text = request.against
     if not text:
-        return None, None
+        return request, ""
     if text.startswith(SPECS) or RELEASE.fullmatch(text) or Path(text).is_dir():
-        return text, None
+        return dataclasses.replace(request, megatron=text), ""
     name, equals, value = text.partition("=")
+    if equals and name.removeprefix("--") == "te":
+        return dataclasses.replace(request, engine=value), ""
     if equals and re.fullmatch(r"(--)?[A-Za-z][A-Za-z0-9_-]*", name):
-        return None, (f"--{name.removeprefix('--')}", value)
+        name = f"--{name.removeprefix('--')}"
+        return dataclasses.replace(request, launch=with_option(request.launch, name, value)), name
     repository, at, _ = request.megatron.rpartition("@")
     if not equals and at and repository.startswith(("git:", "fetched:")):
-        return f"{repository}@{text}", None
+        return dataclasses.replace(request, megatron=f"{repository}@{text}"), ""
     sentence = (
-        f"{shown(text)} is neither a checkout nor FLAG=VALUE; give a folder, git:PATH@REF, or an "
-        "option such as cp-comm-type=a2a"
+        f"{shown(text)} is neither a checkout nor FLAG=VALUE; give a folder, git:PATH@REF, "
+        "te=SPEC, or an option such as cp-comm-type=a2a"
     )
     raise InputError("--against", sentence)
 

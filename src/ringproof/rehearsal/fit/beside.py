@@ -15,7 +15,7 @@ from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.fitting import FitRequest, Fitting, Progress, Refused
 from ringproof.rehearsal.fit.shallow import depths, with_layers
 from ringproof.rehearsal.protocol.reports import Failure
-from ringproof.rehearsal.rehearsing import Request, split_against
+from ringproof.rehearsal.rehearsing import Request, changed_by_against
 from ringproof.rehearsal.verdict.refusal import refusal_of
 from ringproof.rehearsal.verdict.variant import FullSizeRun, Rehearsal, Variant
 
@@ -53,16 +53,15 @@ def with_full_size(
         limit: Longest time of a variant, in seconds, imports included.
     """
     began = time.monotonic()
-    other, _ = split_against(request)
+    changed, _ = changed_by_against(request)
     limit = min(limit, request.timeout)
     asked = [
         of_one_rank(
-            one.launch, spec, request.engine, folder=request.folder / "full-size" / name,
+            one.launch, its.megatron, its.engine, folder=request.folder / "full-size" / name,
             cache=request.cache, limit=limit, offline=request.offline,
         )
-        for one, spec, name in zip(
-            rehearsal.variants, (request.megatron, other or request.megatron),
-            ("launch", "against"), strict=False,
+        for one, its, name in zip(
+            rehearsal.variants, (request, changed), ("launch", "against"), strict=False
         )
     ]  # fmt: skip
     main, *rest = (

@@ -33,11 +33,10 @@ from ringproof.rehearsal.rehearsing import (
     IMPORT_VARIABLES,
     Progress,
     Request,
+    changed_by_against,
     estimate,
     open_one,
     rehearsal_of,
-    split_against,
-    with_option,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
@@ -107,13 +106,12 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         newest = choose_releases("", "", cache=request.cache, offline=request.offline, alone=True)
         progress("releases", f"runs {newest.said}")
         request = dataclasses.replace(request, megatron=newest.megatron)
-    other, option = split_against(request)
-    upstream = open_one(request, request.megatron, "--upstream")
+    changed, option = changed_by_against(request)
+    upstream = open_one(request, "--upstream")
     tasks = [("launch", request.launch, upstream)]
-    if other is not None:
-        tasks.append((request.against, request.launch, open_one(request, other, "--against")))
-    elif option is not None:
-        tasks.append((request.against, with_option(request.launch, *option), upstream))
+    if request.against:
+        other = upstream if option else open_one(changed, "--against")
+        tasks.append((request.against, changed.launch, other))
     make_folder(request.folder, field="--out")
     variables = {
         **ENVIRONMENT,
