@@ -107,6 +107,31 @@ def router_not_summed(given: Given, run: Run) -> Any:
     return result
 
 
+@planted("megatron.core.distributed.finalize_model_grads:finalize_model_grads")
+def expert_gradient_doubled(given: Given, run: Run) -> Any:
+    """A weight gradient of the second expert of the second EP rank is doubled in its reduction."""
+    from megatron.core import parallel_state
+
+    result = run()
+    for name, parameter in given["model"][0].named_parameters():
+        second = parallel_state.get_expert_model_parallel_rank() == 1
+        if second and name.endswith("layers.0.mlp.experts.linear_fc1.weight1"):
+            parameter.main_grad.mul_(2)
+    return result
+
+
+@planted("megatron.core.transformer.moe.token_dispatcher:MoEAlltoAllTokenDispatcher.token_dispatch")
+def dispatched_row_lost(given: Given, run: Run) -> Any:
+    """The first row that the first rank dispatches to experts is zero."""
+    import torch.distributed as dist
+
+    rows = given["permutated_local_input_tokens"]
+    keep = rows.new_ones(len(rows), 1)
+    keep[0] = float(dist.get_rank() > 0)
+    given["permutated_local_input_tokens"] = rows * keep
+    return run()
+
+
 @planted("megatron.core.transformer.transformer_block:TransformerBlock.__init__")
 def final_norm_not_summed(given: Given, run: Run) -> Any:
     """Gradients of the last norm are not summed over the parts of sequence parallelism."""

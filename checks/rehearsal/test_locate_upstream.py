@@ -34,8 +34,14 @@ class Located:
         self._stage, self._folder = stage, folder
         self._upstream = stage.upstream(RELEASE)
 
-    def __call__(self, fault: object = None, *options: str) -> WrongPlace:
-        """Return the location of a defect, ``None`` for none, with more options for both runs."""
+    def __call__(
+        self, fault: object = None, *options: str, alone: tuple[str, ...] = ()
+    ) -> WrongPlace:
+        """Return the location of a defect, ``None`` for none, with more options for both runs.
+
+        Args:
+            alone: Options of the reference, which has one rank.
+        """
         name = _place(fault)
         given, reference = self._program("cp2", (name,) if name else ()), self._program("one")
         environment = {CONNECTIONS: "8" if "fsdp" in str(options) else "1"}  # FSDP needs several
@@ -43,6 +49,7 @@ class Located:
             replace(p, arguments=(*p.arguments, *options), environment=environment)
             for p in (given, reference)
         ]
+        both[1] = replace(both[1], arguments=(*both[1].arguments, *alone))
         folder = self._folder / (name.rpartition(":")[2] or "clean")
         return locate(self._run, *both, 1, folder)
 
@@ -162,12 +169,14 @@ def test_a_factor_that_the_loss_has_is_not_that_of_the_reduction(located: Locate
 
 
 @pytest.mark.slow
-def test_one_of_two_options_is_located_against_the_other(located: Located) -> None:
+@pytest.mark.parametrize("fault", [None, engine.chunks_unsorted], ids=["agrees", "defect"])
+def test_one_of_two_options_is_located_against_the_other(located: Located, fault: object) -> None:
     """Both have CP 2, so that the ranks of the one that is the reference are put together."""
-    found = located.between(engine.chunks_unsorted, "--cp-comm-type", "a2a").culprit
-    assert found is not None
-    assert (found.phase, found.module) == ("forward", f"decoder.layers.0.{ATTENTION}")
-    assert located.between(None, "--cp-comm-type", "a2a").reason == AGREES
+    found = located.between(fault, "--cp-comm-type", "a2a")
+    one = found.culprit
+    place = fault and ("forward", f"decoder.layers.0.{ATTENTION}")
+    assert (one and (one.phase, one.module)) == place, found
+    assert fault or found.reason == AGREES
 
 
 @pytest.mark.slow
@@ -193,3 +202,29 @@ def test_one_transformer_engine_is_located_against_another(
     found = locate(run, old, new, 1, tmp_path / "trace").culprit
     assert found is not None
     assert (found.phase, found.module) == ("forward", f"decoder.layers.0.{ATTENTION}")
+
+
+EXPERTS = (*programs.MOE, "--expert-model-parallel-size", "2", "--no-gradient-accumulation-fusion")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        (None, None),
+        (
+            kinds.expert_gradient_doubled,
+            ("reduction", "decoder.layers.0.mlp.experts.linear_fc1", "gradient of weight3"),
+        ),
+        (kinds.dispatched_row_lost, ("forward", "decoder.layers.0.mlp", "output 0")),
+    ],
+    ids=["agrees", "gradient", "dispatch"],
+)
+def test_experts_of_two_ranks_are_those_of_one(
+    located: Located, fault: object, place: tuple[str, str, str] | None
+) -> None:
+    """The reference has all four experts on one rank, the run two on each."""
+    found = located(fault, *EXPERTS, alone=("--expert-model-parallel-size", "1"))
+    one = found.culprit
+    assert (one and (one.phase, one.module, one.tensor)) == place, found
+    assert "gradients of the parameters of experts" not in dict(found.left_out)

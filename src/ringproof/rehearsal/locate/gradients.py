@@ -15,6 +15,7 @@ from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
 from ringproof.rehearsal.locate.result import Beside, Culprit, Measured
 from ringproof.rehearsal.protocol.trace import (
     AFTER,
+    EXPERT,
     GRADIENTS,
     LOCAL,
     LOSS,
@@ -25,7 +26,7 @@ from ringproof.rehearsal.protocol.trace import (
 )
 
 Name = tuple[int, int, int, str]
-"""TP rank, pipeline stage, chunk and name of a parameter."""
+"""TP rank (that of experts for theirs), pipeline stage, chunk and name of a parameter."""
 Held = tuple[tuple[int, ...], Array, int]
 """Ranks that hold a parameter, its values, and where these begin (`TracedParameter.start`)."""
 EPSILON = float(np.finfo(np.float32).eps)
@@ -68,10 +69,8 @@ def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
     Args:
         norms: Those of the run, of its reference and of the disturbed reference.
     """
-    trace = runs.run.ranks[0].trace
     mine, expected, moved = norms
-    whole = not any(EXPERTS in one.name for one in trace.parameters)
-    if not whole or not expected or not _knows_reduced(runs):
+    if lost_experts(runs) or not expected or not _knows_reduced(runs):
         return None
     tolerance = max(FACTOR * abs(moved - expected) / expected, FLOOR * EPSILON)
     error = abs(mine - expected) / expected
@@ -199,12 +198,13 @@ def _collected(
     for rank in run.ranks:
         tensor, _, _, stage = coordinates(rank.trace.place)
         for one in rank.trace.parameters:
-            # Names of experts do not say which one of the whole model they are.
-            if (one.step, one.kind) != (step, kind) or EXPERTS in one.name:
+            expert = EXPERTS in one.name
+            if (one.step, one.kind) != (step, kind) or (expert and not EXPERT.search(one.name)):
                 continue
             summed = kind == LOCAL
             part = summed and (stage, one.chunk, one.name) in parts
-            name = (0 if part else tensor, stage, one.chunk, one.name)
+            own = rank.trace.place.expert_tensor if expert else 0 if part else tensor
+            name = (own, stage, one.chunk, one.name)
             value = rank.values(one.value).astype(np.float64)
             if summed and found[name]:
                 ranks, before, _ = found[name].pop()
@@ -310,6 +310,21 @@ def _sharing(run: RunTrace) -> int:
     trace = run.ranks[0].trace
     joined = max((len(one.ranks) for one in trace.batches), default=1)
     return max(joined, trace.place.sizes[1]) * trace.place.sizes[2]
+
+
+def lost_experts(runs: Runs) -> int:
+    """Return how many parameters of experts have no counterpart of their shape."""
+    mine, theirs = (
+        {
+            (place.expert_tensor, place.pipeline, one.chunk, one.name): one.value.shape
+            for rank in run.ranks
+            for place in (rank.trace.place,)
+            for one in rank.trace.parameters
+            if EXPERTS in one.name and one.kind == LOCAL
+        }
+        for run in (runs.run, runs.reference)
+    )
+    return sum(not EXPERT.search(at[3]) or theirs.get(at) != mine[at] for at in mine)
 
 
 def _knows_reduced(runs: Runs) -> bool:

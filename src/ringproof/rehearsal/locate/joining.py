@@ -153,20 +153,19 @@ class _Joining:
         return record.values(stored), rows, kind, stored.every
 
     def _parameters(self) -> Iterator[TracedParameter]:
-        """Yield parameters; gradients before their reduction are summed over the CP ranks."""
-        others = [self._run.at[self._tensor, context, self._data, self._stage]
-                  for context in range(1, self._size)]  # fmt: skip
-        for one in self._first.trace.parameters:
-            if one.start != -1:  # the other parts are elsewhere
-                continue
-            value = self._first.values(one.value)
-            if one.kind == LOCAL:
-                key = (one.step, one.kind, one.chunk, one.name)
-                held = [
-                    (other, other.parameters[key]) for other in others if key in other.parameters
-                ]
-                for other, own in held:
-                    value = value + other.values(own.value)
+        """Yield those of all CP ranks; gradients before their reduction are summed over them."""
+        held: dict[object, tuple[TracedParameter, Array]] = {}
+        for context in range(self._size):  # which have other experts
+            record = self._run.at[self._tensor, context, self._data, self._stage]
+            for key, one in record.parameters.items():
+                if one.start != -1:  # the other parts are elsewhere
+                    continue
+                value = record.values(one.value)
+                if key not in held:
+                    held[key] = one, value
+                elif one.kind == LOCAL:
+                    held[key] = one, held[key][1] + value
+        for one, value in held.values():
             yield replace(one, value=self._put(value))
 
     def _put(self, value: Array, every: int = 1) -> Values:

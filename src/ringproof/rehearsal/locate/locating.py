@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ringproof.rehearsal.locate.comparing import EXPERTS, FLOOR, Runs, TraceComparison
+from ringproof.rehearsal.locate.comparing import FLOOR, Runs, TraceComparison
 from ringproof.rehearsal.locate.gradients import (
     EPSILON,
     knows_reduced,
     loss_scales,
+    lost_experts,
     wrong_gradients,
     wrong_norm,
     wrong_weights,
@@ -165,7 +166,7 @@ def located(
             break
     if culprit is None and told.failure is not None:
         culprit = search.failed(told.failure)
-    said = (search.compared, _left_out(search.left_out, run))  # before all others are compared
+    said = (search.compared, _left_out(search.left_out, runs))  # before all others are compared
     if culprit is None and told.failure is not None:
         at = f" at {told.failure.place}" if told.failure.place else ""
         why = f"the run ends outside of all modules that are traced{at}: {told.failure.message}"
@@ -217,15 +218,16 @@ def _in_step(
     return found
 
 
-def _left_out(counts: Counter[str], run: RunTrace) -> tuple[tuple[str, int], ...]:
+def _left_out(counts: Counter[str], runs: Runs) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
+    run = runs.run
     if not knows_reduced(run):
         found[SHARDED] = 1
     if run.ranks[0].trace.overlapped:
         found["gradients before their reduction, which overlaps the backward"] = 1
     found |= counts
-    if any(EXPERTS in one.name for rank in run.ranks for one in rank.trace.parameters):
-        found["gradients of the parameters of experts"] = 1
+    if count := lost_experts(runs):
+        found["gradients of the parameters of experts"] = count
     if closed := max(rank.trace.closed for rank in run.ranks):
         found["tensors inside of decoder layers that the sample of the trace leaves out"] = closed
     thinned = (one.value.every > 1 for rank in run.ranks for one in rank.trace.tensors)

@@ -6,6 +6,7 @@ after the other. The first rank writes `HEAD`, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,9 @@ GRADIENTS = "(gradients)"
 APPLIED = "::"
 """Between a module and a function of autograd that its code applies, in the name of a call of
 which only tensors with gradients are recorded."""
+
+EXPERT = re.compile(r"(\.experts\.(?:local_experts\.|linear_fc\d\.(?:weight|bias)))(\d+)")
+"""The number of an expert in the name of its parameter, in the whole model in a trace."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,11 @@ class TraceHead:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is in the layout of ranks, and the sizes of that layout."""
+    """Where a rank is in the layout of ranks, and the sizes of that layout.
+
+    Attributes:
+        expert_tensor: Rank among those that have parts of the same experts.
+    """
 
     tensor: int
     context: int
@@ -79,6 +87,7 @@ class Place:
     pipeline: int
     sizes: tuple[int, int, int, int]
     sequence_parallel: bool
+    expert_tensor: int = 0
 
 
 @dataclass(frozen=True)

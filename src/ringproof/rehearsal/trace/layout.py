@@ -39,4 +39,5 @@ def place_in(model: Any) -> Place:
             state.get_pipeline_model_parallel_world_size(),
         ),
         sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
+        expert_tensor=state.get_expert_tensor_parallel_rank(),
     )

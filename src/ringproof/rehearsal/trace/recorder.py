@@ -21,6 +21,7 @@ import torch
 
 from ringproof.rehearsal.protocol.trace import (
     APPLIED,
+    EXPERT,
     GRADIENTS,
     HEAD,
     LOCAL,
@@ -455,9 +456,15 @@ def _named(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of a chunk by their names in the whole model."""
+    """Yield the parameters of a chunk by their names, and experts' numbers, in the whole model."""
+    first = 0
     for prefix, module in _named(model):
-        yield from module.named_parameters(prefix, recurse=False)
+        first = next(iter(getattr(module, "local_expert_indices", ())), first)  # a layer of experts
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            expert = EXPERT.search(name)
+            if expert:
+                name = f"{name[: expert.start(2)]}{first + int(expert[2])}{name[expert.end() :]}"
+            yield name, parameter
 
 
 def _by_name(module: Any, given: Any, named: Any) -> dict[str, Any]:
