@@ -276,7 +276,7 @@ KINDS = (
         ATTENTION.replace("0", "1"), reported="NVIDIA/Megatron-LM#1464",
     ),
     _kind(
-        "loss-scaled-by-cp", (loss_scaled_by_cp,), "scale", ".*",
+        "loss-scaled-by-cp", (loss_scaled_by_cp,), "loss",
         reported="NVIDIA/Megatron-LM#906",
     ),
     _kind(
