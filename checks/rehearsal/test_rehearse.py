@@ -229,6 +229,8 @@ def test_a_hang_names_collective_and_group() -> None:
 
 def test_the_page_needs_no_other_file_and_escapes() -> None:
     text = page(rehearsal(variant(), refused(RAISED)))
+    tables = text.count("<table")
+    assert tables == text.count('<div class="scroll"><table') > 0, "wider than a phone"
     assert re.search(r"(src|href)=|@import|url\(", text) is None
     assert "&lt;script&gt;no" in text and "<script" not in text
     assert "What &lt;b&gt;width" in text
