@@ -45,17 +45,22 @@ def states(number: int, disturbed: float = 0.0) -> Array:
 
 @dataclass(frozen=True)
 class Pack:
-    """Sequences that some ranks share in a microbatch, each padded to a multiple."""
+    """Sequences that some ranks share in a microbatch, each padded to a multiple.
+
+    Attributes:
+        filled: Rows of padding behind them that upstream says are one more sequence.
+    """
 
     ranks: tuple[int, ...]
     samples: tuple[int, ...]
     multiple: int = 4
+    filled: tuple[int, ...] = ()
 
     @property
     def borders(self) -> list[int]:
         """Borders with padding."""
         padded = [-(-LENGTHS[one] // self.multiple) * self.multiple for one in self.samples]
-        return np.cumsum([0, *padded]).tolist()
+        return np.cumsum([0, *padded, *self.filled]).tolist()
 
     def whole(self, values: Sequence[Array]) -> Array:
         """Put the rows of all sequences together; rows of padding hold 0 or nothing that counts."""
@@ -91,7 +96,7 @@ def recorded(rank: int, packs: Sequence[Pack], data: int, disturbed: float = 0.0
             TracedCall(1, 0, number, "", 0, 0, 3, -1, "m.py:1", given, made),
             TracedCall(1, 0, number, "block", 0, 1, 2, 2 * number, "m.py:2", {}, made),
         ]  # fmt: skip
-        ends = tuple(np.cumsum([0, *lengths]).tolist())
+        ends = tuple(np.cumsum([0, *lengths, *pack.filled]).tolist())
         batches.append(TracedBatch(1, 0, number, pack.ranks, tuple(pack.borders), ends, "zigzag"))
     place = Place(0, 0, data, 0, (1, 1, 2, 1), False)
     trace = RankTrace(
@@ -111,9 +116,9 @@ def run(microbatches: Sequence[Sequence[Pack]] = SHARED) -> RunTrace:
     ))  # fmt: skip
 
 
-def alone(disturbed: float = 0.0) -> RunTrace:
-    """One rank with other packs in another order, and no padding."""
-    packs = [Pack((0,), (3, 2), 1), Pack((0,), (0, 1), 1)]
+def alone(disturbed: float = 0.0, filled: tuple[int, ...] = ()) -> RunTrace:
+    """One rank with other packs in another order, and no padding of sequences."""
+    packs = [Pack((0,), (3, 2), 1), Pack((0,), (0, 1), 1, filled)]
     return RunTrace((recorded(0, packs, 0, disturbed),))
 
 
@@ -192,6 +197,17 @@ def test_a_row_of_padding_that_the_loss_counts_is_wrong_data() -> None:
     assert (one.phase, one.tensor) == ("data", "input loss_mask")
     assert (one.samples, one.positions) == ((), ())
     assert found(changed(run(), 0, 2, int(row), 5.0)).culprit is None  # negative control
+
+
+def test_padding_that_fills_a_pack_is_no_sequence() -> None:
+    shared, second = Pack((0, 1), (1, 0), filled=(8,)), Pack((1,), (3,), filled=(4,))
+    record = run([(shared, shared), (Pack((0,), (2,)), second)])
+    location = located(record, alone(filled=(2,)), alone(1e-15, filled=(2,)), (1,), NOTHING)
+    assert (location.culprit, location.compared) == (None, 3 * 4)
+    # Rank 0 has the first two and the last two of the eight rows that fill the pack: 12 to 15.
+    for tensor, value in ((1, 1.0), (0, 50)):  # the loss counts one, and one has another token
+        one = culprit(changed(record, 0, tensor, 12, value))
+        assert one.phase == "data" and one.tensor.startswith("sequences of 8 tokens")
 
 
 def test_a_wrong_token_is_wrong_data() -> None:

@@ -21,7 +21,7 @@ from ringproof.rehearsal.locate.reading import (
     coordinates,
 )
 from ringproof.rehearsal.locate.result import Measured
-from ringproof.rehearsal.locate.rows import Rows, Source, rows_of
+from ringproof.rehearsal.locate.rows import MASK, Rows, Source, rows_of
 from ringproof.rehearsal.protocol.trace import TracedTensor, Values
 
 FACTOR = 60.0  # runs that agree reached 12
@@ -30,8 +30,6 @@ EXPERTS = ".experts."
 """Part of the names of experts, which get rows in an order of their own."""
 PREDICTIONS = "mtp"
 """Last part of the name of multi-token prediction, which returns the sequence of each depth."""
-MASK = "loss_mask"
-"""Name of the input that is zero in rows of padding, which the reference need not have."""
 ANGLES = "rotary_pos"
 """Begin of the names of tensors, and of the modules that make them, with a row for each position.
 With packed sequences each rank has those of all positions, which tokens share."""

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace, coordinates
-from ringproof.rehearsal.locate.rows import LAYOUTS, PADDING, Rows, Source, tokens
+from ringproof.rehearsal.locate.rows import LAYOUTS, MASK, PADDING, TOKENS, Rows, Source, tokens
 from ringproof.rehearsal.protocol.trace import TracedBatch
 
 ZIGZAG = "zigzag"  # which releases use that do not say
@@ -122,17 +122,27 @@ def _share(rank: RankRecord, batch: TracedBatch) -> Array:
 
 def _sequences(key: PackKey, members: Sequence[Member]) -> Iterator[PackedSequence]:
     batch = members[0].batch
-    whole = np.full(batch.borders[-1], -1)
-    for one in members:
-        given = tokens(one.rank, (batch.step, batch.chunk, batch.microbatch))
-        if given is not None:
-            held = one.rows >= 0
-            whole[one.rows[held]] = given[0][held]
+    whole, mask = _together(members, TOKENS, -1), _together(members, MASK, -1.0)
     known = len(batch.tokens) == len(batch.borders)
     lengths = np.diff(batch.tokens if known else batch.borders)
     for number, (start, length) in enumerate(zip(batch.borders, lengths, strict=False)):
-        if length > 0:
-            yield PackedSequence(key, number, start, whole[start : start + length])
+        inside = slice(start, start + length)
+        # A pack that upstream fills up to its budget ends with a sequence of nothing but padding.
+        fills = start + length == len(whole) and not mask[inside].any()
+        if length > 0 and not (fills and len(np.unique(whole[inside])) == 1):
+            yield PackedSequence(key, number, start, whole[inside])
+
+
+def _together(members: Sequence[Member], name: str, absent: float) -> Array:
+    """Return an input of the model for all rows of a pack; ``absent`` where no rank has them."""
+    batch = members[0].batch
+    whole = np.full(batch.borders[-1], absent)
+    for one in members:
+        given = tokens(one.rank, (batch.step, batch.chunk, batch.microbatch), name)
+        if given is not None:
+            held = one.rows >= 0
+            whole[one.rows[held]] = given[0][held]
+    return whole
 
 
 @dataclass(frozen=True)

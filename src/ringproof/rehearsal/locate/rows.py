@@ -16,6 +16,8 @@ import numpy as np
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace, coordinates
 
 TOKENS = "input_ids"
+MASK = "loss_mask"
+"""Name of the input that is zero in rows of padding, which the reference need not have."""
 PADDING = -1  # as the position and sequence of a row
 
 
