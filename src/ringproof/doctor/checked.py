@@ -21,7 +21,7 @@ from ringproof.launch.reading import Launch
 
 CHECKPOINT = "--use-checkpoint-args"
 PROGRAM = "upstream's own program at full size, without a GPU"
-QUICK_SECONDS = 10.0
+QUICK_SECONDS = 15.0
 """Longest time of everything, where nothing asks for it."""
 
 
