@@ -86,3 +86,16 @@ def test_two_runs_do_not_mix_their_reports_in_one_folder(tmp_path: Path) -> None
         pytest.fail("the second run was not refused")
     with module.Servers(tmp_path):
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["not asked", "asked"])
+@pytest.mark.parametrize("unpacked", [False, True], ids=["folder of a user", "cache"])
+def test_bytecode_is_written_into_the_cache_alone(
+    unpacked: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of a user's own asks for none beside its modules, wherever upstream is."""
+    monkeypatch.setenv(module.NO_BYTECODE, "1")  # as containers do
+    root = Path("/cache/trees" if unpacked else "/home/me", "0123456789abcdef0123")
+    given = {module.NO_BYTECODE: "1"} if asked else {}
+    server = module.Server(Upstream(root, "", root, "", None), environment=given)
+    assert (module.NO_BYTECODE in server._environment) is (asked or not unpacked)

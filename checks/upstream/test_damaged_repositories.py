@@ -121,6 +121,18 @@ def test_a_git_that_a_signal_ended_is_not_taken_for_damage(
     assert "damaged" not in done.stdout
 
 
+def test_a_git_that_crashes_is_taken_for_damage(made: Demo, tmp_path: Path) -> None:
+    """Git gets SIGBUS where a pack that it has mapped is shorter than before."""
+    git = tmp_path / "git"
+    crash = 'case "$*" in *cat-file*) echo "fatal: one" >&2; echo two >&2; kill -BUS $$;; esac'
+    git.write_text(f'#!/bin/sh\n{crash}\n{which("git")} "$@"\n')
+    git.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = made.run("anchors", "check", "--offline", PATH=path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "is damaged or incomplete (fatal: one)" in done.stderr
+
+
 def test_what_is_damaged_stays_while_its_server_is_away(made: Demo) -> None:
     BROKEN["index"](made.bare)
     before = contents(made.bare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,8 @@ _SET = MappingProxyType(
 
 CACHED = "refs/ringproof"
 """Folder of a repository of the cache that other repositories do not have."""
+_CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+"""Signals by which git ends itself, as where a file that it has mapped is cut short."""
 READ_SECONDS = 300.0
 """Limit of a command that only reads; 0.1 s is usual."""
 
@@ -94,7 +97,8 @@ class Git:
             seconds: Time limit; `READ_SECONDS` by default where nothing is fetched.
 
         Raises:
-            InputError: There is no git, or a signal ended it, which says nothing about files.
+            InputError: There is no git, or another process ended it by a signal, which says
+                nothing about files.
         """
         kept = () if self.lock is None else (self.lock,)
         ended = run(
@@ -109,7 +113,7 @@ class Git:
 
 
 def _refuse_signal(code: int | None) -> None:
-    if code is not None and code < 0:
+    if code is not None and code < 0 and -code not in _CRASHES:
         problem = f"the git program was ended by {ended_by(code)}"
         raise InputError("git", f"{problem}; run the command again")
 
@@ -134,7 +138,7 @@ class BlobReader:
         Raises:
             OverflowError: It is larger than the limit; nothing else can be read after that.
             OSError: It is missing or damaged.
-            InputError: A signal ended git.
+            InputError: Another process ended git by a signal.
         """
         source, sink = self._process.stdout, self._process.stdin
         assert source is not None and sink is not None
@@ -150,7 +154,8 @@ class BlobReader:
             raise OverflowError(f"{size:,} bytes")
         data = source.read(size + 1)[:size]
         if len(data) < size:
-            raise OSError(self._log_of_end() or f"{blob} is cut short")
+            log = self._log_of_end()
+            raise OSError(reason(log) if log else f"{blob} is cut short")
         return data
 
     def _log_of_end(self) -> str:

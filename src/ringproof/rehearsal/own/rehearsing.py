@@ -40,7 +40,7 @@ from ringproof.rehearsal.rehearsing import (
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.releases import choose_releases
-from ringproof.rehearsal.runs.server import ENVIRONMENT, Servers
+from ringproof.rehearsal.runs.server import ENVIRONMENT, NO_BYTECODE, Servers
 from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, Agreement, compare
 from ringproof.rehearsal.verdict.path import RequestedPath, path_taken
 from ringproof.rehearsal.verdict.refusal import refusal_of
@@ -115,7 +115,7 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
     make_folder(request.folder, field="--out")
     variables = {
         **ENVIRONMENT,
-        "PYTHONDONTWRITEBYTECODE": "1",  # the program's modules lie in a folder of the user
+        NO_BYTECODE: "1",  # the program's modules lie in a folder of the user
         **{k: v for k, v in request.launch.environment.items() if k.startswith(IMPORT_VARIABLES)},
     }
     with Servers(request.folder, environment=variables, import_seconds=request.timeout) as servers:

@@ -35,6 +35,7 @@ LEAST_FREE_BYTES = 5 << 30
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 # What Megatron asks of a launch with TP or CP on the GPU whose properties it sees.
 ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
@@ -68,16 +69,15 @@ class Server(contextlib.ExitStack):
         super().__init__()
         self._import_seconds = import_seconds
         self._upstream, self._script, self._dtype = upstream, script, dtype
+        # What is compiled once need not be again (2.6 of 14 s); but never in a folder of the user.
         self._environment = {
-            **variables(without=DECIDING),
+            **variables(without=(*DECIDING, NO_BYTECODE)),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             **(environment or {}),
         }
-        # What is compiled once need not be again (2.6 of 14 s); but never in a folder of the user.
-        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if not all(map(is_unpacked, upstream.roots)):
-            self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
+            self._environment[NO_BYTECODE] = "1"
         self._log, self._full_size = log, full_size
 
     def __enter__(self) -> Server:
