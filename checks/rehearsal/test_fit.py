@@ -196,7 +196,7 @@ def test_a_micro_batch_of_nothing_is_left_to_upstream() -> None:
         (Failure("memory", 0, "killed"), "the memory of this machine ran out"),
         (Failure("raised", 0, "no x", symbol="x.y"), "cannot be said here: upstream calls x.y"),
         (Failure("raised", 0, "no z", package="z"), "cannot be said here: upstream needs the "),
-        (Failure("died", 0, "ended by signal 11"), "cannot be said here: ended by signal 11"),
+        (Failure("died", 0, "ended by signal 11"), "cannot be said here: rank 0: ended by"),
         (Failure("raised", 0, "ValueError: a"), "upstream refuses it: ValueError: a"),
     ],
 )

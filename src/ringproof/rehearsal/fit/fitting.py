@@ -111,7 +111,8 @@ def _why(failure: Failure) -> str:
     if failure.package:
         return f"cannot be said here: upstream needs the package {failure.package}; install it"
     if failure.kind != "raised":
-        return f"cannot be said here: {failure.message}{where}; see the logs of the rank"
+        who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
+        return f"cannot be said here: {who}{failure.message}{where}; see the logs of the rank"
     return f"upstream refuses it: {failure.message}{where}; change the launch"
 
 
