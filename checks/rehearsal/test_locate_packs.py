@@ -210,6 +210,38 @@ def test_padding_that_fills_a_pack_is_no_sequence() -> None:
         assert one.phase == "data" and one.tensor.startswith("sequences of 8 tokens")
 
 
+def staged(record: RunTrace) -> RunTrace:
+    """Let two pipeline stages run it: the first one has the tokens, the last one their mask."""
+    ranks, count = [], len(record.ranks)
+    for stage, name in enumerate((TOKENS, MASK)):
+        for one in record.ranks:
+            trace = one.trace
+            place = replace(trace.place, pipeline=stage, sizes=(*trace.place.sizes[:3], 2))
+            calls = tuple(
+                replace(call, inputs={key: at for key, at in call.inputs.items() if key == name})
+                for call in trace.calls
+            )
+            batches = tuple(
+                replace(batch, ranks=tuple(rank + stage * count for rank in batch.ranks))
+                for batch in trace.batches
+            )
+            number = trace.rank + stage * count
+            trace = replace(trace, rank=number, place=place, calls=calls, batches=batches)
+            ranks.append(replace(one, trace=trace))
+    return RunTrace(tuple(ranks))
+
+
+def test_padding_that_fills_a_pack_is_no_sequence_on_pipeline_stages() -> None:
+    """The first stage is not given the mask that says so."""
+    shared, second = Pack((0, 1), (1, 0), filled=(8,)), Pack((1,), (3,), filled=(4,))
+    record = staged(run([(shared, shared), (Pack((0,), (2,)), second)]))
+    references = [staged(alone(moved, filled=(2,))) for moved in (0.0, 1e-15)]
+    location = located(record, *references, (1,), NOTHING)
+    assert (location.culprit, location.compared) == (None, 4 * 4)
+    wrong = located(changed(record, 2, 1, 12, 1.0), *references, (1,), NOTHING).culprit
+    assert wrong is not None and wrong.phase == "data"  # the loss counts a row of them
+
+
 def test_a_wrong_token_is_wrong_data() -> None:
     one = culprit(changed(run(), 0, 0, 0, 50))
     assert (one.phase, one.tensor, one.positions) == ("data", "input input_ids", ((0, 0),))

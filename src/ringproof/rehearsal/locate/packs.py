@@ -88,7 +88,7 @@ def packs_of(run: RunTrace, step: int) -> StepPacks:
         odd[number] |= {
             rank.trace.rank for rank, one in held if one and (one.ranks, one.borders) != expected
         }
-    sequences = tuple(one for key, held in found.items() for one in _sequences(key, held))
+    sequences = tuple(one for key, held in found.items() for one in _sequences(run, key, held))
     fixed = {number: tuple(sorted(ranks)) for number, ranks in odd.items() if ranks}
     return StepPacks({key: tuple(held) for key, held in found.items()}, sequences, fixed)
 
@@ -120,9 +120,9 @@ def _share(rank: RankRecord, batch: TracedBatch) -> Array:
     return np.concatenate([rows[:count], np.full(max(count - len(rows), 0), -1)])
 
 
-def _sequences(key: PackKey, members: Sequence[Member]) -> Iterator[PackedSequence]:
+def _sequences(run: RunTrace, key: PackKey, members: Sequence[Member]) -> Iterator[PackedSequence]:
     batch = members[0].batch
-    whole, mask = _together(members, TOKENS, -1), _together(members, MASK, -1.0)
+    whole, mask = _together(run, members, TOKENS, -1), _together(run, members, MASK, -1.0)
     known = len(batch.tokens) == len(batch.borders)
     lengths = np.diff(batch.tokens if known else batch.borders)
     for number, (start, length) in enumerate(zip(batch.borders, lengths, strict=False)):
@@ -133,16 +133,28 @@ def _sequences(key: PackKey, members: Sequence[Member]) -> Iterator[PackedSequen
             yield PackedSequence(key, number, start, whole[inside])
 
 
-def _together(members: Sequence[Member], name: str, absent: float) -> Array:
+def _together(run: RunTrace, members: Sequence[Member], name: str, absent: float) -> Array:
     """Return an input of the model for all rows of a pack; ``absent`` where no rank has them."""
     batch = members[0].batch
     whole = np.full(batch.borders[-1], absent)
     for one in members:
-        given = tokens(one.rank, (batch.step, batch.chunk, batch.microbatch), name)
-        if given is not None:
+        given = _given(run, one, name)
+        if given is not None and len(given) and given.shape[1:] == one.rows.shape:
             held = one.rows >= 0
             whole[one.rows[held]] = given[0][held]
     return whole
+
+
+def _given(run: RunTrace, one: Member, name: str) -> Array | None:
+    """Return what the first stage is given, or the last one, as the mask of the loss."""
+    tensor, context, data, _ = coordinates(one.rank.trace.place)
+    last = run.at.get((tensor, context, data, one.rank.trace.place.sizes[3] - 1))
+    for rank in (one.rank, last):
+        for step, chunk, number in rank.batches if rank else ():
+            same = (step, number) == (one.batch.step, one.batch.microbatch)
+            if rank and same and (given := tokens(rank, (step, chunk, number), name)) is not None:
+                return given
+    return None
 
 
 @dataclass(frozen=True)
