@@ -23,7 +23,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
-from ringproof.rehearsal.rank.probe import log_step
+from ringproof.rehearsal.rank.probe import log_step, stepped
 from ringproof.rehearsal.verl.ranks import hooks, samples
 
 CONFIG = Path(verl.trainer.sft_trainer.__file__).parent / "config"
@@ -55,7 +55,9 @@ def main(words: Sequence[str]) -> None:
     for step in range(int(steps)):
         batch = _batch(step, model)
         if role == REFERENCE:
-            _note_log_probabilities(model.worker.infer_batch(batch), batch)
+            output = model.worker.infer_batch(batch)
+            stepped()  # ranks without an output log nothing
+            _note_log_probabilities(output, batch)
         else:
             _note(model.worker.train_mini_batch(batch), metrics)
 
