@@ -86,7 +86,8 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     changed, option = changed_by_against(request)
     progress("open", "Megatron-LM and Transformer Engine")
     upstream = open_one(request, "--upstream")
-    changed_upstream = upstream if option else open_one(changed, "--against")
+    same = (changed.megatron, changed.engine) == (request.megatron, request.engine)
+    changed_upstream = upstream if same else open_one(changed, "--against")
     for opened in (upstream, changed_upstream):
         find_script(request.launch, opened)
     variables = request.launch.environment.items()
