@@ -274,7 +274,7 @@ class TraceRecorder:
             self._forwards[SCALING] = self._relative(place_of(type(group).start_grad_sync))
         self._record_parameters(LOCAL)
         result = finalize()
-        if (count := given.arguments.get("num_tokens")) is not None:
+        if self.step and (count := given.arguments.get("num_tokens")) is not None:
             self._divisors[str(self.step)] = float(count)  # summed over ranks by now
         self._record_parameters(REDUCED)
         self._known.clear()
