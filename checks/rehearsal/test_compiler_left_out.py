@@ -20,6 +20,8 @@ with compiler.left_out():
 
     assert torch._dynamo.disable(marked) is marked
     assert torch._dynamo.disable(recursive=False)(marked) is marked
+    assert torch._dynamo.disable(fn=marked) is torch.compiler.disable(fn=marked) is marked
+    assert torch.compile(model=marked) is torch.jit.script(obj=marked) is marked
     assert torch.compiler.assume_constant_result(marked) is marked
     torch._dynamo.config.error_on_nested_jit_trace = False
     try:
@@ -30,6 +32,9 @@ with compiler.left_out():
     assert "torch._dynamo.eval_frame" not in sys.modules, "imported"
     {asks}
 assert torch._dynamo.eval_frame and torch._dynamo.comptime.comptime
+from torch._dynamo import convert_frame, utils
+assert utils is sys.modules["torch._dynamo.utils"] and utils.counters is convert_frame.counters
+assert not any(isinstance(finder, compiler._Once) for finder in sys.meta_path)
 """
 
 

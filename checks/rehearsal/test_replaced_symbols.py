@@ -13,7 +13,7 @@ import json, types
 from unittest import mock
 import torch
 import torch.distributed
-from ringproof.rehearsal.standins import communication, cuda, guard
+from ringproof.rehearsal.standins import communication, compiler, cuda, guard
 from ringproof.rehearsal.standins.graphs import cuda_graph
 
 real, found = guard.put, []
@@ -33,10 +33,12 @@ def noting(replacements):
 
 with (
     mock.patch.object(cuda, "put", noting),
+    mock.patch.object(compiler, "put", noting),
     mock.patch.object(cuda_graph, "put", noting),
     mock.patch.object(communication, "put", noting),
 ):
     cuda.install(2)
+    compiler.install()
     cuda_graph.install(2)
     communication.install(None, None)
 import torch._dynamo  # which reads many of them

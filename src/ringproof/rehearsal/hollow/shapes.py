@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ringproof.rehearsal.hollow.storages import Storages
 from ringproof.rehearsal.standins.attention import Arguments, Call, SequencePlace
+from ringproof.rehearsal.standins.compiler import function_of
 
 CUBLAS_STREAMS = 4
 """Streams of grouped matrix products in Transformer Engine, each with a workspace."""
@@ -130,7 +131,8 @@ def boundary(
 def compiled(storages: Storages) -> Callable[..., Any]:
     """Return what stands for ``torch.compile``: a function becomes one kernel."""
 
-    def decorate(function: Any = None, *_: object, **__: object) -> Any:
+    def decorate(function: Any = None, *_: object, **named: object) -> Any:
+        function = function_of(function, named)
         if function is None:
             return decorate
         if not callable(function) or isinstance(function, type):

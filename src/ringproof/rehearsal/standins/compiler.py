@@ -7,10 +7,11 @@ import its compiler, which takes about a quarter of the time of importing all of
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.abc
+import importlib.machinery
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from ringproof.rehearsal.standins.guard import put
 COMPILER = "torch._dynamo"
 ABSENT = "torch._dynamo.comptime"
 """Transformer Engine imports it if it is there, to warn in what is compiled."""
+NAMES = ("fn", "model", "obj")
+"""Names of the argument that is a function."""
 MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 
 
@@ -43,16 +46,29 @@ def left_out() -> Iterator[None]:
         return
     vars(torch)["_dynamo"] = sys.modules[COMPILER] = _Unimported(COMPILER)
     sys.modules[ABSENT] = None  # type: ignore[assignment]  # `None` is for "absent"
+    sys.meta_path.insert(0, once := _Once())
     try:
         yield
     finally:
+        sys.meta_path.remove(once)
         _take_back()
+
+
+def function_of(function: Any, named: Mapping[str, object]) -> Any:
+    """Return the function that a compiler got, by place or by name; ``None`` for none."""
+    return next((named[name] for name in NAMES if name in named), function)
+
+
+def _uncompiled(function: Any = None, *_: object, **named: object) -> Any:
+    """Return a function as it is, or a decorator that does so."""
+    function = function_of(function, named)
+    return function if function is not None else _uncompiled
 
 
 class _Unimported(types.ModuleType):
     """Stands for the compiler until something that it does not have is asked for."""
 
-    disable = staticmethod(lambda fn=None, *_, **__: _uncompiled(fn))
+    disable = staticmethod(_uncompiled)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -65,11 +81,27 @@ class _Unimported(types.ModuleType):
         return getattr(importlib.import_module(COMPILER), name)
 
 
+class _Once(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of the compiler that are there since Python asked for the path of it.
+
+    Python would run them a second time, since it has looked for them in ``sys.modules`` before.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return a spec for a module of the compiler that is imported, nothing for others."""
+        known = fullname.startswith(f"{COMPILER}.") and sys.modules.get(fullname)
+        if not known:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, loader_state=known)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Put the module that is imported in the place of an empty one."""
+        assert module.__spec__ is not None
+        sys.modules[module.__name__] = module.__spec__.loader_state
+
+
 def _take_back() -> None:
     if isinstance(sys.modules.get(COMPILER), _Unimported):
         del sys.modules[COMPILER], sys.modules[ABSENT], vars(torch)["_dynamo"]
-
-
-def _uncompiled(function: Any = None, *_: object, **__: object) -> Any:
-    """Return a function as it is, or a decorator that does so."""
-    return function if function is not None else _uncompiled
