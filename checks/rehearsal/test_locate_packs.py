@@ -26,7 +26,7 @@ from ringproof.rehearsal.protocol.trace import (
     Values,
 )
 
-LENGTHS = (6, 13, 9, 13)
+LENGTHS = (6, 13, 9, 13, 1)
 NEXT, MASK, TOKENS = "labels", "loss_mask", "input_ids"
 NOTHING = Told()
 
@@ -171,7 +171,7 @@ def test_every_row_is_the_same_token_of_the_reference() -> None:
                 assert (values[rows.index[row]] % 70 < 14) and rows.position[row] >= 0
                 seen += 1
             assert not tokens[rows.source < 0].any()  # padding
-    assert seen == sum(LENGTHS)
+    assert seen == sum(LENGTHS[:4])
 
 
 def test_a_run_that_agrees_has_no_culprit_and_padding_is_not_compared() -> None:
@@ -240,6 +240,18 @@ def test_padding_that_fills_a_pack_is_no_sequence_on_pipeline_stages() -> None:
     assert (location.culprit, location.compared) == (None, 4 * 4)
     wrong = located(changed(record, 2, 1, 12, 1.0), *references, (1,), NOTHING).culprit
     assert wrong is not None and wrong.phase == "data"  # the loss counts a row of them
+
+
+def test_a_last_sequence_without_targets_is_not_missing() -> None:
+    """It has one token, and is the last one of its pack in the run alone."""
+    record = changed(run([(Pack((0,), (0, 4), 1), Pack((1,), (2,), 1))]), 0, 1, LENGTHS[0], 0.0)
+    references = [
+        changed(RunTrace((recorded(0, packs, 0, moved),)), 0, 1, 0, 0.0)
+        for moved in (0.0, 1e-15)
+        for packs in ([Pack((0,), (4, 0), 1), Pack((0,), (2,), 1)],)
+    ]
+    location = located(record, *references, (1,), NOTHING)
+    assert (location.culprit, location.compared) == (None, 3 * 2)
 
 
 def test_a_wrong_token_is_wrong_data() -> None:

@@ -46,12 +46,14 @@ class PackedSequence:
     Attributes:
         start: Its first row in the pack.
         tokens: Its tokens without padding [length]; -1 where no rank has them.
+        fills: Whether it can be what fills a pack up to its budget.
     """
 
     pack: PackKey
     number: int
     start: int
     tokens: Array
+    fills: bool
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,10 @@ def _sequences(run: RunTrace, key: PackKey, members: Sequence[Member]) -> Iterat
     for number, (start, length) in enumerate(zip(batch.borders, lengths, strict=False)):
         inside = slice(start, start + length)
         # A pack that upstream fills up to its budget ends with a sequence of nothing but padding.
-        fills = start + length == len(whole) and not mask[inside].any()
-        if length > 0 and not (fills and len(np.unique(whole[inside])) == 1):
-            yield PackedSequence(key, number, start, whole[inside])
+        last = start + length == len(whole) and not mask[inside].any()
+        if length > 0:
+            fills = last and len(np.unique(whole[inside])) == 1
+            yield PackedSequence(key, number, start, whole[inside], fills)
 
 
 def _together(run: RunTrace, members: Sequence[Member], name: str, absent: float) -> Array:
@@ -218,7 +221,7 @@ class PackedRows:
 def packed_rows(run: RunTrace, reference: RunTrace, step: int) -> PackedRows:
     """Match the packed sequences of a step with those of the reference."""
     mine, theirs = packs_of(run, step), packs_of(reference, step)
-    left = list(theirs.sequences)
+    left = sorted(theirs.sequences, key=lambda one: one.fills)
     matches: dict[tuple[PackKey, int], PackedSequence] = {}
     # Those with equal tokens first, then those that are padded, and then the most alike.
     for least, padded in ((1.0, False), (1.0, True), (0.0, False)):
@@ -230,12 +233,17 @@ def packed_rows(run: RunTrace, reference: RunTrace, step: int) -> PackedRows:
             if best is not None and alike(best) >= least:
                 left.remove(best)
                 matches[one.pack, one.number] = best
-    wrong = tuple(one for one in mine.sequences if (one.pack, one.number) not in matches)
-    return PackedRows(mine, theirs, matches, wrong, len(left))
+    wrong = tuple(
+        one for one in mine.sequences if not one.fills and (one.pack, one.number) not in matches
+    )
+    return PackedRows(mine, theirs, matches, wrong, sum(not one.fills for one in left))
 
 
 def _alike(one: PackedSequence, other: PackedSequence, *, padded: bool) -> float:
     """Return the share of equal tokens; -1 where the lengths are those of other sequences."""
+    if one.fills or other.fills:  # a sequence without targets can look like padding
+        both = one.fills and other.fills
+        return 1.0 if not both and np.array_equal(one.tokens, other.tokens) else -1.0
     size = min(len(one.tokens), len(other.tokens))
     rest = np.concatenate([one.tokens[size:], other.tokens[size:]])
     if len(rest) and (not padded or not size or (rest != rest[0]).any()):
