@@ -14,6 +14,7 @@ from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.runs.outcome import Outcome
 
+pytestmark = pytest.mark.timeout(900)  # three runs each: up to 208 s on a busy machine
 RELEASE = "pip:megatron-core==0.19.2"
 SHORT = ("--train-iters", "1", "--global-batch-size", "2")
 ATTENTION = "self_attention.core_attention.fused_attention"
