@@ -57,8 +57,8 @@ def recorded(folder: Path, request: TraceRequest, rows: int) -> RankTrace:
         # The recorder replaces it for as long as the process lives: here it ends with the test.
         patch.setattr(torch.autograd.Function, "apply", vars(torch.autograd.Function)["apply"])
         place = Place(0, 0, 0, 0, (1, 1, 1, 1), sequence_parallel=False)
-        patch.setattr(recording, "_place", lambda chunks: place)
-        patch.setattr(recording, "_sharing", lambda packed: ((0,), (), (), ""))
+        patch.setattr(recording, "place_in", lambda model: place)
+        patch.setattr(recording, "sharing", lambda packed: ((0,), (), (), ""))
         recorder = recording.TraceRecorder(request, folder, 0, lambda: 1, str)
         model = Decoder()
         recorder.watch(model)

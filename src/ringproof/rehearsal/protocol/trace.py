@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 AFTER = -2
 """In the place of where a rank's part of a parameter begins: after those of the ranks before it."""
 LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
-HEAD, FORMAT = "trace.json", 1
+HEAD, FORMAT = "trace.json", 2
 MOST_BYTES = 2_000_000_000
 """Bytes on disk of the traces of runs that are compared with each other."""
 LOSS, LOSS_CALLER, SCALING = "(loss)", "(loss caller)", "(scaling)"
