@@ -67,7 +67,7 @@ def test_what_is_wrong_is_seen(does: str, said: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ends, "PATIENCE_SECONDS", 1)
     monkeypatch.setattr(ends, "ENDED_SECONDS", 1)
     command = Command((), ("out.json",), growing="log", checkpoints="kept")
-    wrong = trial(command, number=signal.SIGTERM, after=0.7)
+    wrong = trial(command, number=signal.SIGTERM, after=1.5)
     assert any(said in found for found in wrong) if said else wrong == []
 
 
