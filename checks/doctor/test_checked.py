@@ -294,16 +294,16 @@ def test_a_script_of_the_current_folder_is_not_run(monkeypatch, tmp_path):
         checked.ask(replace(LAUNCH, script="pretrain_gpt.py"), "here", None, **given)
 
 
-CONNECTIONS = replace(LAUNCH, arguments=(*LAUNCH.arguments, "--context-parallel-size", "2"))
+WORLD = replace(LAUNCH, arguments=(*LAUNCH.arguments, "--context-parallel-size", "3"))
 
 
 @pytest.mark.parametrize(("accepted", "kept"), [(True, False), (False, True), (None, True)])
 def test_upstreams_own_checks_speak_in_the_place_of_rules(accepted, kept):
-    examined = examine(of_launch(CONNECTIONS), stack_at("main"))
+    examined = examine(of_launch(WORLD), stack_at("main"))
     refused = [one for one in examined.findings if one.effect is Effect.REFUSED]
-    assert "launch/device-connections" in {one.rule.statement for one in refused}
+    assert "launch/world-size" in {one.rule.statement for one in refused}
     left = checked.settled(examined, checked.Checked("x", accepted)).findings
-    assert ("launch/device-connections" in {one.rule.statement for one in left}) is kept
+    assert ("launch/world-size" in {one.rule.statement for one in left}) is kept
 
 
 def test_checks_that_accepted_a_launch_count_where_the_model_takes_too_long(monkeypatch):
@@ -324,7 +324,7 @@ def test_checks_that_accepted_a_launch_count_where_the_model_takes_too_long(monk
 
 @pytest.mark.slow
 def test_what_no_rule_says_is_refused_by_upstreams_own_checks(stage, tmp_path):
-    """Layers that stages do not divide, checkpoints of another format, an evaluation batch."""
+    """Layers that stages do not divide, checkpoints of another format, types of two layers."""
     upstream_at(stage, "r0.19")
     plain = "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 256 "
     plain += "--max-position-embeddings 256 --micro-batch-size 1 --eval-interval 2 --lr 1 "
@@ -332,7 +332,7 @@ def test_what_no_rule_says_is_refused_by_upstreams_own_checks(stage, tmp_path):
     said = {
         "--num-layers 5": "Number of layers should be divisible",
         "--ckpt-format fsdp_dtensor": "fsdp_dtensor",
-        "--eval-micro-batch-size 3": "eval_global_batch_size (",
+        "--context-parallel-size 2 --cp-comm-type p2p a2a": "Length of cp_comm_type",
     }
     known = cards()
     for index, (word, message) in enumerate(said.items()):
@@ -345,13 +345,13 @@ def test_what_no_rule_says_is_refused_by_upstreams_own_checks(stage, tmp_path):
         )  # fmt: skip
         assert answer.accepted is False, answer
         assert message in answer.message
-        assert answer.place.startswith("megatron/training/arguments.py:")
+        assert answer.place.startswith("megatron/")
 
 
 def test_a_message_that_a_finding_names_is_not_repeated():
-    examined = examine(of_launch(CONNECTIONS), stack_at("main"))
-    rule = next(one.rule for one in examined.findings if one.rule.name == "device-connections")
+    examined = examine(of_launch(WORLD), stack_at("main"))
+    rule = next(one.rule for one in examined.findings if one.rule.name == "world-size")
     answer = checked.Checked("x", False, f"AssertionError: {rule.message} and more", "a.py:3")
     told = "".join(checked.lines(answer, examined))
-    assert "refused, as launch/device-connections says (at a.py:3)" in told
+    assert "refused, as launch/world-size says (at a.py:3)" in told
     assert "and more" not in told

@@ -157,7 +157,6 @@ class Facts(Settings):
 
     old_name = _Switch("hybrid_context_parallel")
     new_name = _Switch("dynamic_context_parallel")
-    sharded = _Switch("use_megatron_fsdp", "use_torch_fsdp2")
     packed_data = _Switch("sft", "use_varlen_dataset")
     smallest = _Number("min_dynamic_context_parallel_size", 1)
 
@@ -195,11 +194,6 @@ class Facts(Settings):
     def packs(self) -> bool:
         """Whether a scheduler packs sequences, or Dynamic CP does."""
         return bool(self.scheduler) or self.dynamic
-
-    @property
-    def alignment(self) -> str:
-        """Padding of packed sequences to a static number of tokens; empty if there is none."""
-        return self.text("pad_packed_seq_alignment")
 
     @property
     def per_token_loss(self) -> bool:

@@ -12,8 +12,9 @@ from ringproof.doctor.rule import Effect
 from ringproof.doctor.settings import TITLES, WITHOUT_MEGATRON
 
 MOST_NAMES = 8
-REFUSES = "; upstream's own program refuses it"
 """Settings that a line of the report names."""
+REFUSES = "; upstream's own program refuses it"
+NOT_RUN = "; upstream's own checks did not run"
 
 
 def lines(examination: Examination, after: Examination) -> Iterator[str]:
