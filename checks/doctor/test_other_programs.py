@@ -241,25 +241,6 @@ def test_digits_that_are_no_numbers_are_not_read(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("recipe", "refused", "noted"),
-    [
-        ("qwen3_8b_sft_config", True, False),
-        ("gpt_oss_20b_sft_config", True, False),
-        ("moonlight_16b_sft_8gpu_h100_bf16_config", True, False),
-        ("qwen3_600m_sft_128k_config", False, False),
-        ("glm52_sft_608gpu_h100_bf16_200k_config", False, False),
-        ("unseen_9b_sft_config", False, True),
-        ("qwen3_8b_pretrain_config", False, False),
-    ],
-)
-def test_recipes_of_bridge_that_set_the_loss_per_token(tmp_path, recipe, refused, noted):
-    text = f"from megatron.bridge.recipes.all import {recipe}\ncfg = {recipe}()\n"
-    settings = read(tmp_path / "a.py", f"{text}cfg.model.context_parallel_size = 2\n")
-    assert ("launch/bridge-finetuning" in names(settings)) == refused
-    assert any("is not known" in note for note in settings.notes) == noted
-
-
 def test_fp8_that_is_off_and_routers_without_an_auxiliary_loss():
     words = ["model.seq_length=4100", "model.context_parallel_size=2", "model.fp8=false"]
     assert names(read_settings(words, {})) == set()

@@ -32,7 +32,7 @@ def test_what_is_asked_of_bridge():
         "overrides": [*TWO.split(), "model.cp_comm_type=null"],
         "model": {"num_attention_heads": 32, "num_query_groups": 8},
         "world": 8,
-        "tunes": True,
+        "tunes": False,
     }
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from ringproof.doctor.forms import BRIDGE, not_examined, program_of
 from ringproof.doctor.models import settings_of_model
-from ringproof.doctor.recipes import unread
 from ringproof.doctor.settings import FALSE, NOTHING, PREFIXES, Settings
 from ringproof.errors import InputError, shown
 from ringproof.launch.shell.parse import whole_number
@@ -92,8 +91,8 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
     texts = {name: " ".join(words_of(value)) for name, value in fields.items()}
     if enabled:
         notes += _complete(values, names, texts, program)
-    settings = Settings(values, names, program, source, ranks, ranks_per_node=each, fields=texts)
-    return replace(settings, notes=(*notes, *unread(settings)))
+    return Settings(values, names, program, source, ranks, ranks_per_node=each, notes=tuple(notes),
+                    fields=texts)  # fmt: skip
 
 
 def _complete(

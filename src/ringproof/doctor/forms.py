@@ -16,6 +16,8 @@ BRIDGE = frozenset(
     )
 )  # fmt: skip
 """Sections of a configuration of Megatron-Bridge."""
+PACK = ("packed_sequence_specs.packed_sequence_size", "offline_packing_specs.packed_sequence_size")
+"""Fields of Megatron-Bridge that say how long a packed sequence is."""
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {
         "verl": r"actor_rollout_ref\..*|critic\.(megatron|model|optim)\..*|engine\.\w+"

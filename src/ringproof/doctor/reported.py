@@ -11,8 +11,8 @@ import math
 import re
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.forms import PACK
 from ringproof.doctor.frameworks import UNPADDED
-from ringproof.doctor.recipes import PACK, finetunes, sets_loss
 from ringproof.doctor.rule import DCP, LAUNCH, Effect, RefusedBy, Rule
 from ringproof.launch.shell.parse import whole_number
 from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
@@ -171,14 +171,8 @@ def _packs(facts: Facts) -> bool:
     return facts.program == "bridge" and facts.whole(*PACK) > 0
 
 
-def _bridge_is(facts: Facts, before: str, *, known: bool) -> bool:
-    """Whether Bridge's version is below another one and known, or is not known."""
-    given = bool(facts.versions.get(BRIDGE))
-    return given is known and facts.before(BRIDGE, before)
-
-
-def _bridge_stages(facts: Facts, *, known: bool) -> object:
-    wrong = _packs(facts) and facts.pp > 2 and _bridge_is(facts, "0.5.0", known=known)
+def _bridge_stages(facts: Facts) -> object:
+    wrong = _packs(facts) and facts.pp > 2 and facts.before(BRIDGE, "0.5.0")
     return wrong and (
         f"packed sequences over PP {facts.pp}: before Bridge 0.5.0 middle stages get no lengths "
         "and attend across documents"
@@ -199,39 +193,24 @@ def _pack_multiple(facts: Facts) -> int:
     return math.lcm(ring, facts.cp * facts.split)
 
 
-def _chat(facts: Facts, *, known: bool) -> object:
+def _chat(facts: Facts) -> object:
     chat = facts.program == "bridge" and facts.switch("dataset_kwargs.chat", "dataset.chat")
     padded = facts.switch("pad_to_max_length", "dataset_kwargs.pad_to_max_length")
     needed = _pack_multiple(facts)
-    old = _bridge_is(facts, "0.4.0", known=known)
-    wrong = chat and not padded and CHAT_MULTIPLE % needed and old
+    wrong = chat and not padded and CHAT_MULTIPLE % needed and facts.before(BRIDGE, "0.4.0")
     return wrong and (
         f"conversations are padded to {CHAT_MULTIPLE} before Bridge 0.4, "
         f"and CP {facts.cp} needs a multiple of {needed}"
     )
 
 
-def _end_padding(facts: Facts, *, known: bool) -> object:
+def _end_padding(facts: Facts) -> object:
     """Packs whose end alone is padded, over a ring of an engine that does not see it."""
-    version = bool(facts.versions.get(ENGINE))
     packs = facts.program == "bridge" and facts.switch("dataset.pack_sequences_in_batch")
-    old = version is known and facts.before(ENGINE, "2.18")
-    return packs and facts.cp > 1 and "p2p" in facts.types and old and (
+    return packs and facts.cp > 1 and "p2p" in facts.types and facts.before(ENGINE, "2.18") and (
         f"packs of a batch with CP {facts.cp} and p2p: Transformer Engine before 2.18 does not see "
         "padding after the last sequence"
     )  # fmt: skip
-
-
-def _bridge_loss(facts: Facts) -> object:
-    wrong = finetunes(facts) and facts.cp > 1 and sets_loss(facts.entry("recipe")) is False
-    return wrong and not facts.on("calculate_per_token_loss") and (
-        f"fine-tuning with CP {facts.cp} and without calculate_per_token_loss"
-    )  # fmt: skip
-
-
-def _bridge_average(facts: Facts) -> object:
-    wrong = finetunes(facts) and facts.cp > 1 and facts.on("average_in_collective")
-    return wrong and f"fine-tuning with CP {facts.cp} and ddp.average_in_collective"
 
 
 REPORTED: tuple[Rule, ...] = (
@@ -280,29 +259,13 @@ REPORTED: tuple[Rule, ...] = (
     Rule(LAUNCH + "fp8-rows", Effect.FAILS, _fp8_rows,
          message="FP8 execution requires",
          remedy="make the tokens of a rank (seq_length / CP / TP) a multiple of 16, 32 for MXFP8"),
-    Rule(LAUNCH + "bridge-packed-stages", Effect.WRONG, lambda f: _bridge_stages(f, known=True),
+    Rule(LAUNCH + "bridge-packed-stages", Effect.WRONG, _bridge_stages, version_of=BRIDGE,
          remedy="take Bridge 0.5.0 or newer, or at most PP 2"),
-    Rule(LAUNCH + "bridge-packed-stages", Effect.DEPENDS,
-         lambda f: _bridge_stages(f, known=False),
-         remedy="take Bridge 0.5.0 or newer, or at most PP 2"),
-    Rule(DCP + "end-padding-unseen", Effect.WRONG, lambda f: _end_padding(f, known=True),
-         remedy="take Transformer Engine 2.18 or newer, or cp_comm_type a2a"),
-    Rule(DCP + "end-padding-unseen", Effect.DEPENDS, lambda f: _end_padding(f, known=False),
+    Rule(DCP + "end-padding-unseen", Effect.WRONG, _end_padding, version_of=ENGINE,
          remedy="take Transformer Engine 2.18 or newer, or cp_comm_type a2a"),
     Rule(LAUNCH + "bridge-pack-multiple", Effect.FAILS, _bridge_multiple,
          remedy="set pad_seq_to_mult to lcm(2 x CP, CP x TP), and pack the data again"),
-    Rule(LAUNCH + "bridge-chat-padding", Effect.FAILS, lambda f: _chat(f, known=True),
+    Rule(LAUNCH + "bridge-chat-padding", Effect.FAILS, _chat, version_of=BRIDGE,
          message="not divisible by",
          remedy="set dataset_kwargs.pad_to_max_length to true, take a CP up to 8, or Bridge 0.4"),
-    Rule(LAUNCH + "bridge-chat-padding", Effect.DEPENDS, lambda f: _chat(f, known=False),
-         message="not divisible by",
-         remedy="set dataset_kwargs.pad_to_max_length to true, take a CP up to 8, or Bridge 0.4"),
-    Rule(LAUNCH + "bridge-finetuning", RefusedBy.BRIDGE, _bridge_loss,
-         message="When finetuning with CP>1, calculate_per_token_loss",
-         remedy="set model.calculate_per_token_loss and unset ddp.average_in_collective",
-         repair={"calculate_per_token_loss": "true"}),
-    Rule(LAUNCH + "bridge-finetuning", RefusedBy.BRIDGE, _bridge_average,
-         message="When finetuning with CP>1, average_in_collective",
-         remedy="set ddp.average_in_collective to false",
-         repair={"average_in_collective": "false"}),
 )  # fmt: skip

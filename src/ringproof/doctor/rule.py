@@ -33,7 +33,6 @@ class RefusedBy(str, Enum):
     PARSER = "the parser"
     ARGUMENTS = "validate_args in megatron/training/arguments.py"
     CONFIG = "the configuration classes of megatron/core"
-    BRIDGE = "ConfigContainer.validate in megatron/bridge/training/config.py"
     VERL = "the checks of verl"
     NEMO_RL = "the setup of NeMo-RL"
 
@@ -58,6 +57,7 @@ class Rule:
             the rule is about Megatron-LM's own training scripts.
         checked_on: Lines of other programs that refuse it themselves.
         programs: Programs whose settings it judges; empty for those that run Megatron-LM.
+        version_of: Repository whose version decides; without it, the effect is DEPENDS.
         repair: Settings that keep the rule, or a function that returns them; ``None`` for none.
     """
 
@@ -71,6 +71,7 @@ class Rule:
     unchecked: Effect | None = None
     checked_on: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    version_of: str = ""
     repair: Repair | Callable[[Facts], Repair] | None = None
 
     @property
@@ -95,6 +96,8 @@ class Rule:
         program = facts.program
         if program not in self.programs if self.programs else program in WITHOUT_MEGATRON:
             return None
+        if self.version_of and not facts.versions.get(self.version_of):
+            return Effect.DEPENDS
         if program == "megatron" or self.ends not in (RefusedBy.PARSER, RefusedBy.ARGUMENTS):
             return self.effect
         return Effect.REFUSED if facts.at(*self.checked_on) else self.unchecked

@@ -52,24 +52,16 @@ WITHOUT_MEGATRON = ("automodel", "torchtitan")
 
 
 class Noting(Mapping[str, Any]):
-    """A mapping that notes which names are looked at, in ``asked``; it has those of ``read``."""
+    """A mapping that notes in ``read`` which of its names are looked at."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
-        self.asked: set[str] = set()
-
-    @property
-    def read(self) -> set[str]:
-        """Names of entries that were looked at."""
-        return self.asked & self._given.keys()
+        self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
-        return self._given[name]
-
-    def __contains__(self, name: object) -> bool:
-        self.asked.add(str(name))
-        return name in self._given
+        value = self._given[name]
+        self.read.add(name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._given)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringproof.doctor.checked import Checked
-from ringproof.doctor.forms import BRIDGE
+from ringproof.doctor.forms import BRIDGE, PACK
 from ringproof.doctor.models import settings_of_model
-from ringproof.doctor.recipes import finetunes
 from ringproof.doctor.settings import NOTHING, Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.protocol.reports import MISSING
@@ -30,6 +29,8 @@ PACKAGES = ("torch", "transformers", "hydra", "modelopt", "datasets")
 """What Bridge imports."""
 TITLE = "Megatron-Bridge's own recipe and checks"
 INVENTED = "5040"  # in messages about sizes of the model that stands in for one of a hub
+TUNED = (*PACK, "dataset_kwargs.chat", "dataset.dataset_root", "dataset.dataset_name")
+"""Fields of data for fine-tuning."""
 
 
 def request_of(settings: Settings) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def request_of(settings: Settings) -> dict[str, Any]:
     softmax = {"softmax_type": brought["softmax_type"]} if "softmax_type" in brought else {}
     model = {**heads, **softmax}
     return {"recipe": recipe, "overrides": words, "model": model, "world": settings.ranks or 0,
-            "tunes": finetunes(settings)}  # fmt: skip
+            "tunes": any(map(settings.entry, TUNED))}  # fmt: skip
 
 
 def _override(name: str, value: str) -> str:
