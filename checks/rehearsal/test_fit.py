@@ -125,6 +125,15 @@ def test_a_log_stays_that_lets_upstream_give_memory_back(more: str, kept: bool) 
     assert flags.has("--log-params-norm") is kept and not flags.has("--log-num-zeros-in-grad")
 
 
+@pytest.mark.parametrize("more", ["", " --sft", " --use-varlen-dataset"])
+def test_no_launch_is_evaluated(more: str) -> None:
+    asked = launch(f"{ARGUMENTS}{more} --exit-interval 700")
+    flags = Flags(full_size(asked, options=OPTIONS | {"--exit-interval"}).arguments)
+    ends = (flags.one("--eval-iters"), flags.one("--exit-interval"))
+    # Data sets of packed sequences refuse to have no samples: the program ends before them.
+    assert ends == (("1", "2") if more else ("0", None))
+
+
 ALLOCATOR, NEWER = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 

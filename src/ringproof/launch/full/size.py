@@ -127,6 +127,8 @@ def full_size(
     lost = {name: why for name, why in DROPPED.items() if why != DATA and name not in kept}
     for why in dict.fromkeys(lost.values()):
         draft.drop([name for name, reason in lost.items() if reason == why], why)
+    if packs:  # the program ends where it would evaluate
+        draft.put("--exit-interval", STEPS, NO_EVALUATION)
     draft.drop(HARDWARE, "Buffers of communication that need GPUs, such as TE's user buffers.")
     draft.drop(QUANTIZED, FP8)
     draft.drop(CUDA_GRAPHS, GRAPHS)
