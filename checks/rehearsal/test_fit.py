@@ -512,13 +512,43 @@ def test_the_ranks_that_are_prepared_are_those_that_are_extended() -> None:
             self._request = FitRequest(launch(), "x", None, Path("x"), Path("x"))
             self._script, self._known = "pretrain_gpt.py", OPTIONS
 
-        def fit(self, prepared: Prepared) -> Fit:
+        def _measured(self, prepared: Prepared) -> Fit:
             measured.append(tuple(prepared.roles))
             return dataclasses.replace(found(), program=prepared.program)
 
     fitting = Measures()
     assert fitting.extended(fitting.prepare(launch(), (4,))).extended_from == (8, 16)
     assert measured == [(4,), (4,)]
+
+
+def test_of_a_batch_the_rank_is_shown_that_is_highest_with_all_layers() -> None:
+    """Another one is, with few."""
+
+    class Measures(Fitting):
+        def __init__(self) -> None:
+            self._request = FitRequest(launch(), "x", None, Path("x"), Path("x"))
+            self._script, self._known = "pretrain_gpt.py", OPTIONS
+
+        def _measured(self, prepared: Prepared) -> Fit:
+            few = Flags(prepared.program.arguments).one("--num-layers") == "8"
+            peaks = (20, 21) if few else (24, 23)
+            ranks = tuple(
+                RankMemory(rank, "the stage", report(peak * GIB), 1.0, tokens)
+                for rank, peak, tokens in zip((0, 2), peaks, (512, 384), strict=True)
+            )
+            return dataclasses.replace(
+                found(), program=prepared.program, ranks=ranks, whole_batch=True
+            )
+
+    fitting = Measures()
+    prepared = fitting.prepare(launch(), (0,))
+    (shown,), (whole,) = fitting.extended(prepared).ranks, fitting.fit(prepared).ranks
+    assert (shown.rank, shown.memory.peak, whole.rank) == (0, (20 + 3 * 4) * GIB, 0)
+    assert shown.role == (
+        "the stage; of 2 ranks with 384 to 512 tokens at most, the one with the highest peak"
+    )
+    fewer = fitting.prepare(with_layers(launch(), 8), (0,))
+    assert fitting.fit(fewer).ranks[0].rank == 2
 
 
 def test_only_finalists_are_measured_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,14 @@ class Refused(InputError):
         return failure.kind == "raised" and not missing
 
 
+def _highest(ranks: Sequence[RankMemory]) -> RankMemory:
+    """Return the rank of a batch that has the highest peak, and say of how many it is one."""
+    tokens = sorted(one.tokens for one in ranks)
+    spread = f"of {len(ranks)} ranks with {tokens[0]} to {tokens[-1]} tokens at most"
+    found = max(ranks, key=lambda one: one.peak)
+    return replace(found, role=f"{found.role}; {spread}, the one with the highest peak")
+
+
 def _why(failure: Failure) -> str:
     """Return why a launch was not measured; only upstream's own exceptions are its refusals."""
     where = f" (at {failure.place})" if failure.place else ""
@@ -208,6 +216,10 @@ class Fitting:
 
     def fit(self, prepared: Prepared) -> Fit:
         """Measure a launch; see the function `fit`."""
+        return self._shown(self._measured(prepared), prepared)
+
+    def _measured(self, prepared: Prepared) -> Fit:
+        """Measure a launch, with all ranks that were run."""
         request, started = self._request, time.monotonic()
         launch, program, roles = prepared.launch, prepared.program, prepared.roles
         machine = Machine.here()
@@ -230,8 +242,16 @@ class Fitting:
         if shallow is None:
             return self.fit(prepared)
         fewer = (self.prepare(with_layers(launch, count)) for count in shallow)
-        low, high = (self.fit(replace(one, roles=prepared.roles)) for one in fewer)
-        return extended(launch, prepared.program, low, high)
+        low, high = (self._measured(replace(one, roles=prepared.roles)) for one in fewer)
+        return self._shown(extended(launch, prepared.program, low, high), prepared)
+
+    def _shown(self, fit: Fit, prepared: Prepared) -> Fit:
+        """Return a measurement that has, of each stage of a whole batch, only the highest rank."""
+        if not fit.whole_batch:
+            return fit
+        each = len(fit.ranks) // len(prepared.roles)
+        stages = (fit.ranks[at : at + each] for at in range(0, len(fit.ranks), each))
+        return replace(fit, ranks=tuple(map(_highest, stages)))
 
     def _roles(self, program: FullProgram, ranks: Sequence[int]) -> dict[int, str]:
         if not ranks:
@@ -272,16 +292,10 @@ class Fitting:
         if outcome.failure is not None:
             raise Refused(outcome.failure)
         role = roles[ranks[0]]
-        found = [
+        return [
             self._trained(one, roles.get(one.rank, role), program.ranks, folder)
             for one in outcome.ranks
         ]
-        if not whole:
-            return found
-        tokens = sorted(one.tokens for one in found)
-        spread = f"of {len(found)} ranks with {tokens[0]} to {tokens[-1]} tokens at most"
-        highest = max(found, key=lambda one: one.peak)
-        return [replace(highest, role=f"{role}; {spread}, the one with the highest peak")]
 
     @staticmethod
     def _trained(report: RankReport, role: str, ranks: int, folder: Path) -> RankMemory:
