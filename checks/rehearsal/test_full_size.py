@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
 import pytest
 
 from ringproof.errors import InputError
@@ -18,10 +25,12 @@ from ringproof.rehearsal.fit.gpus import gpu
 from ringproof.rehearsal.fit.rendering import lines
 from ringproof.rehearsal.fit.vary import combinations, vary, with_settings
 from ringproof.rehearsal.fixtures import SessionServers
+from ringproof.rehearsal.protocol import board
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import RankReport
 
+T = TypeVar("T")
 DEV = "NVIDIA/Megatron-LM@dev"
 RELEASE = "pip:megatron-core==0.19.2"
 GROUPED = "--ffn-hidden-size 256 --group-query-attention --num-query-groups 2"
@@ -151,6 +160,57 @@ def test_ranks_that_run_together_have_the_lengths_of_their_batch(stage: SessionS
         assert a.memory is not None and b.memory is not None
         assert a.memory.steady == b.memory.steady > 70 << 20
         assert a.memory.peak == b.memory.peak > 80 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(signal.SIGKILL, "ended by signal SIGKILL"), (signal.SIGSTOP, "stopped by a signal")],
+)
+def test_a_rank_of_a_batch_that_ends_or_stops_is_named(
+    stage: SessionServers, tmp_path: Path, sent: signal.Signals, said: str
+) -> None:
+    """While the others wait for its lengths."""
+    upstream = stage.upstream(DEV)
+    out, said_here = tmp_path / "out", tmp_path / "said"
+    command = [sys.executable, "-m", "ringproof", "fit", "--whole-batch", "--out", str(out)]
+    command += ["--upstream", str(upstream.megatron), "--te", str(upstream.engine), "--", SPLIT]
+    command += ["CUDA_DEVICE_MAX_CONNECTIONS=1", "torchrun", "--nproc-per-node", "4"]
+    command += ["pretrain_gpt.py", *f"{SMALL} {MODEL} {DYNAMIC}".split()]
+    folder = out / "run-1"
+    with said_here.open("w") as stream, subprocess.Popen(command, stderr=stream) as process:
+        try:
+            rank = until(lambda: process_of(process.pid, folder / "rank-2.log"))
+            rank.send_signal(signal.SIGSTOP)
+            until(lambda: "gather" in board.read(folder / "rank-3.board")[1])
+            tree = psutil.Process(process.pid).children(recursive=True)
+            began = time.monotonic()
+            rank.send_signal(sent)
+            assert process.wait(300) == 2
+        finally:
+            process.kill()
+        assert time.monotonic() - began < 60, "a rank that waits is not asked for more"
+        assert f"the launch: cannot be said here: rank 2: {said}" in said_here.read_text()
+    assert not psutil.wait_procs(tree, 10)[1], "of it nothing is left"
+
+
+def until(found: Callable[[], T | None]) -> T:
+    """Wait for something."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if one := found():
+            return one
+        time.sleep(0.02)
+    raise TimeoutError
+
+
+def process_of(parent: int, log: Path) -> psutil.Process | None:
+    """The rank that writes a log."""
+    for child in psutil.Process(parent).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(one.path == str(log) for one in child.open_files()):
+                return child
+    return None
 
 
 # With few layers, the first of the two stages has its peak in another place than with 24.

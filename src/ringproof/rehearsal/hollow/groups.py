@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from ringproof.rehearsal.hollow.storages import Storages
+from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.standins.communication import (
     OUTGOING,
     Contributions,
@@ -31,9 +32,11 @@ from ringproof.rehearsal.standins.communication import (
     put_backend,
     put_functions,
 )
-from ringproof.rehearsal.standins.guard import wrapped
+from ringproof.rehearsal.standins.guard import calling_place, wrapped
 
 Given = dict[str, Any]
+LOOPBACK, FOREVER = "127.0.0.1", timedelta(days=7)
+"""Where ranks meet, and how long they wait: who started them ends them before."""
 
 
 class Done:
@@ -65,13 +68,16 @@ class Peers:
     """The ranks that run beside this one, each in a process of its own.
 
     Args:
-        path: File through which they exchange numbers.
+        store: Through which they exchange numbers; ``None`` if this rank runs by itself.
         ranks: All that run, this one included.
+        board: Where this rank says what it waits for.
     """
 
-    def __init__(self, path: Path, ranks: Sequence[int], rank: int) -> None:
+    def __init__(
+        self, store: dist.Store | None, ranks: Sequence[int], rank: int, board: Board
+    ) -> None:
         self._ranks, self.rank = frozenset(ranks), rank
-        self._store = dist.FileStore(str(path)) if len(ranks) > 1 else None
+        self._store, self._board = store, board
         self._calls: Counter[tuple[int, ...]] = Counter()
 
     def gather(self, source: torch.Tensor, group: Any) -> list[torch.Tensor]:
@@ -86,11 +92,18 @@ class Peers:
         self._calls[members] += 1
         key = f"{members} {self._calls[members]}"
         store.set(f"{key} {self.rank}", source.numpy().tobytes())
-        given = (store.get(f"{key} {one}") if one in others else b"" for one in members)
+        self._board.write(f"gather of whole numbers in {group_name(group)} at {calling_place()}")
+        given = [store.get(f"{key} {one}") if one in others else b"" for one in members]
+        self._board.write()
         return [
             torch.frombuffer(bytearray(data), dtype=source.dtype) if data else source
             for data in given
         ]
+
+
+def store(port: int, *, serves: bool) -> dist.Store:
+    """Connect to the store on a port, or serve it; a rank that waits there does not poll."""
+    return dist.TCPStore(LOOPBACK, port, None, serves, FOREVER, wait_for_workers=False)
 
 
 def install(storages: Storages, traffic: Contributions, peers: Peers, world: int) -> None:

@@ -128,6 +128,12 @@ class Program:
         return self.full_size.ranks
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its ranks run without content and exchange whole numbers."""
+        size = self.full_size
+        return size is not None and size.together and not size.computes and len(size.ranks) > 1
+
+    @property
     def file(self) -> Path:
         """The file of the script."""
         return self.upstream.program(self.script) or Path(self.script)

@@ -21,6 +21,7 @@ from ringproof.rehearsal.hollow.classify import Sorted
 from ringproof.rehearsal.hollow.ledger import Ledger
 from ringproof.rehearsal.hollow.mode import HollowMode
 from ringproof.rehearsal.hollow.storages import Storages
+from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.protocol.memory import MemoryReport, StepMemory
 from ringproof.rehearsal.protocol.program import FullSize, Program
 from ringproof.rehearsal.protocol.traffic import GroupTraffic
@@ -83,9 +84,10 @@ class MemoryWatch:
         self, traffic: Contributions, rank: int, program: Program, folder: Path
     ) -> None:
         """Let all ranks that do not run be numbers."""
-        size = program.full_size
-        ranks = program.started if size is not None and size.together else (rank,)
-        peers = groups.Peers(folder / "rank-exchange", ranks, rank)
+        port = int(os.environ["MASTER_PORT"])
+        store = groups.store(port, serves=False) if program.exchanges else None
+        board = Board(folder / f"rank-{rank}.board")
+        peers = groups.Peers(store, program.started, rank, board)
         groups.install(self._storages, traffic, peers, program.ranks)
 
     @contextlib.contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ringproof.rehearsal.hollow import groups
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rank import bootstrap
@@ -49,12 +50,14 @@ class _Server:
         packages: What `bootstrap.prepare` returned. Each rank has a copy of its own.
         memory: What watches memory in programs of full size.
         own: Processes that the imports have started.
+        store: Through which ranks without content exchange numbers; of the last program.
     """
 
     def __init__(self) -> None:
         self.own = set[int]()
         self.packages = set[str]()
         self.memory: MemoryWatch | None = None
+        self.store: object = None
 
     def prepare(
         self, upstream: Upstream, dtype: str, script: str, full_size: FullSize | None
@@ -73,9 +76,12 @@ class _Server:
     def end(self) -> None:
         """End what the ranks of a program have left, whatever its sessions are."""
         end_descendants(self.own)
+        self.store = None
 
     def start(self, program: Program, port: int, folder: Path) -> dict[int, int]:
         """Fork the ranks of a program; return their process identifiers, by rank."""
+        if program.exchanges:  # no rank serves the others, who could end after it
+            self.store = groups.store(port, serves=True)
         started = {}
         # Fork, not spawn: a rank has everything imported, and shares its memory until it writes.
         for rank in program.started:

@@ -148,6 +148,9 @@ class RunWatch:
         now, left = time.monotonic(), self._open
         if left and now - self._since > STILL_SECONDS:
             waiting = self._waiting()
+            stopped = next((rank for rank in left if _is_stopped(self._pids[rank])), None)
+            if stopped is not None:
+                return Failure("hung", stopped, "stopped by a signal", waiting=waiting)
             rank = next((rank for rank in left if rank not in waiting), min(left))
             message = waiting.get(rank, "waits outside of any collective")
             return Failure("hung", rank, message, waiting=waiting)
@@ -194,6 +197,12 @@ def _usage(pid: int) -> tuple[float, bool, int]:
         return 0.0, False, 0
     wants = status in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
     return float(times.user + times.system), wants, int(memory.rss - memory.shared)
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return False
 
 
 def tail(path: Path) -> str:
