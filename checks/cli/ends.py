@@ -54,7 +54,7 @@ CHECKPOINT = ("run.json", "random-0.tensors", "random-1.tensors", "tp0-pp0.tenso
 RANK = "SIGKILL of a process that it started"
 ITSELF = "by itself"
 ROOT = Path(__file__).parents[2]
-ENTRY = "import sys; sys.argv[0] = 'ringproof'; from ringproof.cli.main import main; main()"
+ENTRY = "import sys; sys.argv[0] = 'ringproof'; from ringproof.__main__ import start; start()"
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,36 @@ def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:
     assert (done.returncode, done.stderr) == (command.CLOSED_PIPE, "")
 
 
+LOADING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Slow())
+from ringproof.__main__ import start
+start()
+"""
+FINALIZING = """
+import os, signal, time
+from ringproof.cli.termination import termination_as_exit
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+with termination_as_exit():
+    Last()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("code", "ended"), [(LOADING, -2), (FINALIZING, 143)])
+def test_an_interrupt_at_an_odd_moment_ends_without_a_traceback(code: str, ended: int) -> None:
+    """Before the command line is loaded, and where Python prints exceptions and goes on."""
+    done = ran(sys.executable, "-c", code, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (ended, "", "")
+
+
 NO_TIMES = {"--clip", "--learning-rate", "--scale", "--tol", "--weight-decay"}
 
 

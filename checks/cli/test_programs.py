@@ -30,6 +30,19 @@ def test_variables_reach_the_forks(tmp_path: Path) -> None:
     assert done.out.split() == ["seen", "more", "None"], done
 
 
+def test_ctrl_c_reaches_no_server_of_forks(tmp_path: Path) -> None:
+    """A terminal sends it to all processes; the server said so while it imported modules."""
+    (tmp_path / "json_of_mine.py").write_text("import os; os.kill(os.getpid(), 2)\n")
+    given = {**variables(), "PYTHONPATH": str(tmp_path), "SEEN": "seen"}
+    code = FORK.replace("json", "json_of_mine").replace("SAYS", repr(SAYS))
+    done = run(python(code=code), seconds=60, environment=given, preexec_fn=_hear_interrupts)
+    assert (done.code, done.out.split(), done.log) == (0, ["seen", "more", "None"], "")
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # xdist's workers ignore it
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "signal SIGKILL"), (-40, "signal 40")],

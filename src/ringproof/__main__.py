@@ -1,11 +1,17 @@
 """``python -m ringproof``, the form that ``torchrun -m`` needs, and the command ``ringproof``."""
 
 import os
+import signal
 import sys
 
 
 def start() -> None:
-    """Run the command line, or say in one line that there is too little memory to load it."""
+    """Run the command line, or say in one line that there is too little memory to load it.
+
+    Until the command line answers SIGINT itself, it ends this process, without Python's traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from ringproof.cli.main import main
     except (MemoryError, ImportError) as error:

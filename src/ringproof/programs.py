@@ -21,7 +21,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import MappingProxyType
@@ -225,7 +225,8 @@ def forking(
 
     The standard library starts that server by ``python -c`` once in a process. It is started in
     the root folder, in which only an administrator can put modules; its forks change to the folder
-    and the import path of this process.
+    and the import path of this process. SIGINT, which a terminal sends to all of them, is blocked
+    in server and forks: this process ends them.
 
     Args:
         preload: Modules that the server imports.
@@ -234,6 +235,8 @@ def forking(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
     before, wanted, folder = dict(os.environ), {**variables(), **more}, Path.cwd()
+    resource_tracker.ensure_running()  # which unblocks SIGINT
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.environ.clear()
         os.environ.update(wanted)
@@ -243,6 +246,7 @@ def forking(
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     return context
 
 

@@ -6,10 +6,14 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PAUSE_SECONDS = 0.01
 
 
 class Interrupted(SystemExit):
@@ -29,9 +33,10 @@ class Interrupted(SystemExit):
 def termination_as_exit() -> Iterator[None]:
     """Let the first of `SIGNALS` raise `Interrupted` in the block; later ones are ignored.
 
-    So clean-up runs, once and to its end, and child processes are ended too. A signal that is
-    ignored (as under ``nohup``) stays ignored. Call it in the main thread. Ranks of a launcher keep
-    what they have: a rank that waits in a collective would answer too late.
+    So clean-up runs, once and to its end, and child processes are ended too. A signal that arrives
+    in a finalizer, out of which Python lets no exception, is sent again. One that is ignored (as
+    under ``nohup``) stays ignored. Call it in the main thread. Ranks of a launcher keep what they
+    have: a rank that waits in a collective would answer too late.
     """
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     heard = () if launched else tuple(n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN)
@@ -44,10 +49,22 @@ def termination_as_exit() -> Iterator[None]:
         ignore()
         raise Interrupted(number)
 
+    def send_again(lost: Any) -> None:
+        if not isinstance(lost.exc_value, Interrupted):
+            report(lost)
+            return
+        for number in heard:
+            signal.signal(number, leave)
+        number = signal.Signals[lost.exc_value.name]
+        threading.Timer(_PAUSE_SECONDS, signal.pthread_kill, (main_thread, number)).start()
+
+    main_thread, report = threading.get_ident(), sys.unraisablehook
+    sys.unraisablehook = send_again
     before = {number: signal.signal(number, leave) for number in heard}
     try:
         yield
     finally:
+        sys.unraisablehook = report
         atexit.register(ignore)  # what Python removes at its exit is removed whole
         for number, handler in before.items():
             if signal.getsignal(number) is leave:  # else the process is about to end
