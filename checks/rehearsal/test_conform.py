@@ -280,8 +280,9 @@ def test_a_record_of_a_folder_is_refused_before_a_case_runs(
     assert not ran.called and not (tmp_path / "a.json").exists()
 
 
-def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("[]")
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000, "1" * 5000])
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.json").write_text(content)
     with pytest.raises(InputError, match="not a record"):
         records.read(tmp_path / "x.json", "--x")
 

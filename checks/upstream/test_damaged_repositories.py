@@ -105,6 +105,16 @@ def test_damage_is_named_and_mended(made: Demo, kind: str) -> None:
     assert again.returncode == 0 and "damaged" not in again.stdout
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"../x\n"])
+def test_a_name_that_leads_to_no_commit_is_not_here(made: Demo, content: bytes) -> None:
+    name = made.bare / "refs" / "ringproof" / "names" / "main"
+    assert name.is_file()
+    name.write_bytes(content)
+    done = made.run("stack", "--upstream", f"fetched:{NAME}@main")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "is not in the cache; run `ringproof upstream list`" in done.stderr
+
+
 @pytest.mark.parametrize("ended", ["rev-parse", "ls-tree", "cat-file"])
 def test_a_git_that_a_signal_ended_is_not_taken_for_damage(
     made: Demo, ended: str, tmp_path: Path

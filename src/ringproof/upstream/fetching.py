@@ -102,7 +102,7 @@ def fetched_spec(cache: Path, repo: str, ref: str) -> str:
     found = [commit for commit in found if commit.startswith(ref)]
     named = folder / _named_ref(ref)
     if named.is_file():
-        found = [named.read_text("ascii").strip()]
+        found = [*filter(None, [_commit_in(named)])]
     if len(found) == 1:
         return f"git:{folder}@{found[0]}"
     problem = "is the start of several commits" if found else "is not in the cache"
@@ -295,7 +295,7 @@ class Repository:
     def give_ref(self, ref: str, commit: str) -> None:
         """Let a ref lead to a complete commit."""
         file = self.folder / ref
-        if not file.is_file() or file.read_text("ascii").strip() != commit:
+        if not file.is_file() or _commit_in(file) != commit:
             self._run("update-ref", ref, commit)
 
     def _prepare(self) -> None:

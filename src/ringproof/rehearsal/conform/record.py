@@ -13,11 +13,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ringproof.errors import InputError, shown
+from ringproof.files import read_bounded
 from ringproof.rehearsal.locate.result import Culprit
 from ringproof.styles import ASIDE, BAD, GOOD
 from ringproof.upstream.sources import RELEASE
 
 FORMAT = 1
+MOST_BYTES = 50_000_000
+"""Of a record, far above those of the whole matrix."""
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
 
 
@@ -206,8 +209,8 @@ def read(path: Path, field: str) -> ConformanceRecord:
         InputError: The file is not a record.
     """
     try:
-        return from_json(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
+        return from_json(json.loads(read_bounded(path, MOST_BYTES)))
+    except (OSError, ValueError, RecursionError) as error:
         sentence = f"{shown(path)} is not a record of ringproof conform; write one with --json"
         raise InputError(field, sentence) from error
 
