@@ -62,7 +62,7 @@ SLOW = (
 )
 REFUSED = re.compile(
     r"^error: (?:Got unexpected extra|No such |.*(?:is unknown; |is missing; |needs a value; "
-    r"|is not a valid |is not one of |does not take a value|is not in the range))",
+    r"|is not a valid |does not take a value|is not in the range))",
     re.MULTILINE,
 )
 """What is said of a command line that is none, so that nothing was tried."""

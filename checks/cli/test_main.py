@@ -108,7 +108,7 @@ def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
         ("upstream fetch --frm x", "error: --frm is unknown; use one of --from\n"),
         ("card --zzz", "error: --zzz is unknown; see --help\n"),
         ("fit a", "error: --upstream is missing; see --help"),
-        ("lint skills --format x", "error: --format: 'x' is not one of 'text'"),
+        ("lint skills --format x", "error: --format: 'x' is unknown; use one of text, json,"),
         ("lnt", "error: No such command 'lnt'."),
         ("plan --rank 8", "error: --rank is unknown; use one of --ranks"),
         ("upstream", "Usage: "),

@@ -182,9 +182,13 @@ def test_our_own_script_reads_conversations_itself(tmp_path: Path) -> None:
     assert not training(UPSTREAM, case, LIBRARY, 5, tmp_path).faults
 
 
-@pytest.mark.parametrize(("ids", "groups"), [(["nothing"], []), ([], ["nothing"])])
-def test_unknown_names_are_refused(ids: list[str], groups: list[str]) -> None:
-    with pytest.raises(InputError, match="does not exist"):
+@pytest.mark.parametrize(
+    ("ids", "groups", "remedy"),
+    [(["nothing"], [], "see"), ([], ["nothing"], "see"),
+     (["static-p2p-qga"], [], "take static-p2p-gqa, or see")],
+)  # fmt: skip
+def test_unknown_names_are_refused(ids: list[str], groups: list[str], remedy: str) -> None:
+    with pytest.raises(InputError, match=f"does not exist; {remedy} ringproof conform --list$"):
         cases.chosen(ids, groups)
 
 

@@ -244,7 +244,11 @@ def _require_folder() -> None:
         raise InputError("current folder", sentence) from error
 
 
-_OWN_WORDS = (  # for what click and pydantic say otherwise
+def _listed(names: list[str]) -> str:
+    return f"is unknown; use one of {', '.join(names)}"
+
+
+_OWN_WORDS: tuple[tuple[re.Pattern[str], Any], ...] = (  # for what click and pydantic say otherwise
     (re.compile(r"^Invalid value for '([^']+)': (?:Value error, )?"), r"\1: "),
     (
         re.compile(r"^Missing (?:option|argument|parameter) '([^']+)'\.?"),
@@ -254,6 +258,7 @@ _OWN_WORDS = (  # for what click and pydantic say otherwise
         re.compile(r"Input should be (?:a|an) (?:valid )?([^,]+)(?:, .*)?$"),
         r"this is not a valid \1; see --help",
     ),
+    (re.compile(r"is not one of '(.*)'\.$"), lambda found: _listed(found[1].split("', '"))),
     (re.compile(r"^Option '([^']+)' requires an argument\.?"), r"\1 needs a value; see --help"),
     (
         re.compile(

@@ -5,6 +5,7 @@ The cases are in ``cases.toml`` and, those of verl, in ``verl.toml``, by their s
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -105,7 +106,9 @@ def chosen(
     ):
         for name in given:
             if name not in known:
-                sentence = f"{shown(name)} does not exist; see ringproof conform --list"
+                near = difflib.get_close_matches(name, known, n=1)
+                also = f"take {near[0]}, or " if near else ""
+                sentence = f"{shown(name)} does not exist; {also}see ringproof conform --list"
                 raise InputError(option, sentence)
     if not wanted and not sections:
         return among
