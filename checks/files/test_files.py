@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from ringproof import files
 from ringproof.errors import InputError
 from ringproof.files import read_bounded, read_input, write_atomically
 
@@ -92,6 +94,25 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         read_input(path, 4, field="--card", remedy="cut it")
     with pytest.raises(InputError, match=r"missing: .* \(No such file.*; name one"):
         read_input(tmp_path / "missing", 4, remedy="name one")
+
+
+def test_a_pipe_into_which_nobody_writes_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "SKILL.md"
+    os.mkfifo(pipe)
+    writer = threading.Timer(0.3, lambda: pipe.write_bytes(b"text"))
+    writer.start()
+    assert read_bounded(pipe, 4) == b"text"
+    writer.join()
+    monkeypatch.setattr(files, "_PIPE_SECONDS", 0.1)
+    with pytest.raises(InputError, match=r"\(nobody writes into this pipe\); name one"):
+        read_input(pipe, 4, remedy="name one")
+    reading, writing = os.pipe()
+    late = threading.Timer(0.3, lambda: (os.write(writing, b"text"), os.close(writing)))
+    late.start()
+    assert read_bounded(Path(f"/dev/fd/{reading}"), 4) == b"text", "as of a shell"
+    os.close(reading)
 
 
 def test_a_pipe_is_written_where_somebody_reads_it(tmp_path: Path) -> None:

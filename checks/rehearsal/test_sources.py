@@ -31,6 +31,8 @@ def test_a_wheel_of_megatron_is_taken(wheel: str, tmp_path: Path) -> None:
     root, name = open_megatron(wheel, cache=tmp_path / "cache")
     assert (root / "megatron" / "core" / "__init__.py").is_file()
     assert name.startswith("wheel:megatron_core-1")
+    (tmp_path / "mine").mkdir()
+    assert root.stat().st_mode == (tmp_path / "mine").stat().st_mode, "others may share a cache"
 
 
 def test_folders_with_one_name_are_used_as_they_are(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import errno
 import fcntl
 import os
 import secrets
+import select
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ringproof.errors import InputError, shown
 
+_PIPE_SECONDS = 10.0
 _SNIFFED_BYTES = 4096
 _NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
 
@@ -135,13 +138,31 @@ def read_bounded(path: Path, limit: int) -> bytes:
     """Read a file of at most ``limit`` bytes.
 
     Raises:
-        OSError: The file cannot be read, or it is larger (``errno.EFBIG``).
+        OSError: The file cannot be read, it is larger (``errno.EFBIG``), or it is a named pipe into
+            which nobody writes.
     """
-    with path.open("rb") as stream:
+    with _opened(path) as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes")
     return data
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file; a named pipe that lies in a folder of anybody is not waited for without end.
+
+    What a shell makes of ``<(COMMAND)`` is a pipe without a name, and a command may take its time.
+    """
+    if not (path.is_fifo() and path.resolve().is_fifo()):
+        return path.open("rb")
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    events = select.poll()
+    events.register(stream, select.POLLIN)
+    if not events.poll(1000 * _PIPE_SECONDS):
+        stream.close()
+        raise OSError(errno.ENXIO, "nobody writes into this pipe")
+    os.set_blocking(stream.fileno(), True)
+    return stream
 
 
 def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes:

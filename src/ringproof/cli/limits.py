@@ -47,7 +47,7 @@ def limit_behind(error: BaseException) -> InputError | None:
                 "path", f"{shown(cause.filename)} is too long for a file; name another"
             )
         if isinstance(cause, PermissionError) and cause.filename:
-            sentence = f"{shown(cause.filename)} is not open to this user; allow it, or name another"
+            sentence = f"{shown(cause.filename)} is closed to this user; open it, or name another"
             return InputError("files", sentence)
         texts = (reason for text, reason in _TEXTS if text in str(cause))
         reason = _REASONS.get(number or 0) or next(texts, None)

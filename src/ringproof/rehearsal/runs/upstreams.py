@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,7 +278,8 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     if target.is_dir():
         return target
     make_folder(target.parent, field="--cache")
-    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
+    draft = target.with_name(f".{key}-{secrets.token_hex(8)}")
+    draft.mkdir()  # others may read a cache that is theirs, too, as the umask says
     try:
         _write(tree, parts, draft)
         draft.rename(target)
