@@ -482,6 +482,8 @@ def theory_table(record: Record) -> str:
         "megatron": "Megatron-LM's `report_theoretical_memory`, executed",
         "scores": "model states of ZeRO with activations of Korthikanti et al., scores kept",
         "no_scores": "the same without the scores of attention",
+        "cookbook": "EleutherAI's `calc_transformer_mem.py`, executed",
+        "llm_analysis": "llm-analysis, executed",
     }
     found = record["summary"]["all"]
     rows = (

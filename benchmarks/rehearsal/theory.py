@@ -32,7 +32,9 @@ from ringproof.rehearsal.runs.upstreams import open_upstream
 
 MEMORY = Path(__file__).parent / "results" / "memory.json"
 SCRIPT, DTYPE, MIB = "pretrain_gpt.py", "float16", 1 << 20
-FORMULAS = ("megatron", "scores", "no_scores")
+FORMULAS = ("megatron", "scores", "no_scores", "cookbook", "llm_analysis")
+"""Fields of a row; the last two are those of `calculators`."""
+VOCABULARY = 50_257  # that of GPT-2, which the launches have
 
 
 def reports(launches: list[dict[str, Any]]) -> list[float | None]:
@@ -60,7 +62,7 @@ def formulas(launch: Launch) -> dict[str, float]:
     hidden, layers = flags.integer("--hidden-size", 0), flags.integer("--num-layers", 0)
     tokens = flags.integer("--seq-length", 0) * flags.integer("--micro-batch-size", 1)
     share = sizes.tensor
-    parameters = (12 * hidden**2 * layers / sizes.pipeline + 50257 * hidden) / share
+    parameters = (12 * hidden**2 * layers / sizes.pipeline + VOCABULARY * hidden) / share
     sharded = sizes.data if flags.has("--use-distributed-optimizer") else 1
     states = parameters * (6 + 12 / sharded)
     heads = flags.integer("--num-attention-heads", 1)
