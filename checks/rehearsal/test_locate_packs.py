@@ -307,7 +307,8 @@ def test_a_run_that_ends_outside_of_all_modules_does_not_agree() -> None:
     location = found(run(), replace(NOTHING, failure=Failure("raised", 0, "KeyError: 4", "p.py:5")))
     assert location.culprit is None
     assert location.reason == (
-        "the run ends outside of all modules that are traced at p.py:5: KeyError: 4"
+        "the run ends outside of all modules that are traced at p.py:5: KeyError: 4; the last "
+        "tensor that was recorded is the output of block in step 1, microbatch 1"
     )
 
 

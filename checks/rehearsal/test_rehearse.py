@@ -105,7 +105,9 @@ def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
 def test_why_a_program_of_your_own_is_not_located_is_said_in_one_line(
     loss: float, locates: bool, said: int
 ) -> None:
-    text = lines(rehearsal_of([variant(loss)], 0.0, locates=locates))
+    it = variant(loss)
+    asked = Request(it.launch, "", None, "", Path(), Path(), None, locates=locates)
+    text = lines(rehearsal_of(asked, [it], 0.0))
     found = [line for line in text if "not located: a program of your own is not traced" in line]
     assert len(found) == said
 
@@ -313,7 +315,16 @@ BAD_INPUT = (
     ("cannot be written", *HERE, "--json", "/nowhere/a.json"),
     ("is a folder", *HERE, "--html", "."),
     ("is neither a checkout nor", *HERE, "--against", "nonsense"),
-    ("there is no file 'nothing.whl'", *HERE, "--te", "te", "--against", "te=nothing.whl"),
+    (
+        "--against: there is no file 'nothing.whl'",
+        *HERE,
+        "--te",
+        "te",
+        "--against",
+        "te=nothing.whl",
+    ),
+    ("--against: '.' has no transformer_engine", *HERE, "--te", "te", "--against", "te=."),
+    ("--against: the name is empty", *HERE, "--te", "te", "--against", "te="),
     ("=2' already; name another value", *HERE, "--against", "context-parallel-size=2"),
     ("--against: '/usr' has no megatron/core", *HERE, "--te", "te", "--against", "/usr"),
     ("--against: '/nowhere' is not a folder", *HERE, "--te", "te", "--against", "git:/nowhere@dev"),

@@ -23,7 +23,7 @@ from ringproof.rehearsal.locate.result import WrongPlace
 from ringproof.rehearsal.protocol.program import Program, Upstream, calling
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
 from ringproof.rehearsal.runs.server import Servers
-from ringproof.rehearsal.runs.upstreams import open_upstream, without_unused
+from ringproof.rehearsal.runs.upstreams import open_engine, open_upstream, without_unused
 from ringproof.rehearsal.verdict.agreement import INCOMPARABLE, NO_STEPS, Agreement, compare
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.refusal import refusal_of
@@ -86,10 +86,9 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     changed, option = changed_by_against(request)
     progress("open", "Megatron-LM and Transformer Engine")
     upstream = open_one(request, "--upstream")
-    same = (changed.megatron, changed.engine) == (request.megatron, request.engine)
-    changed_upstream = upstream if same else open_one(changed, "--against")
-    for opened in (upstream, changed_upstream):
-        find_script(request.launch, opened)
+    changed_upstream = open_other(upstream, request, changed)
+    for one in (upstream, changed_upstream):
+        find_script(request.launch, one)
     variables = request.launch.environment.items()
     imported = {name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)}
     make_folder(request.folder, field="--out")
@@ -98,60 +97,94 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     with Servers(request.folder, environment=imported, import_seconds=request.timeout) as servers:
         runs = _Runs(request, servers, option, progress)
         name = "launch" if changed.megatron == request.megatron else request.megatron
-        main = runs.variant(name, request.launch, upstream, "launch")
-        against, between, located = None, None, None
+        variants = [runs.variant(name, request.launch, upstream, "launch")]
         if request.against:
             name = f"{option} {request.against.partition('=')[2]}" if option else request.against
-            against = runs.variant(name, changed.launch, changed_upstream, "against")
-            between = _between(main, against)
-            first = between and between.first
-            if request.locates and first and not (main.located or against.located):
-                pair = ((changed_upstream, against.small), (upstream, main.small))
-                located = runs.located(*pair, first.moment, request.folder / "between")
-    return Rehearsal(main, against, between, time.monotonic() - started, located)
+            variants.append(runs.variant(name, changed.launch, changed_upstream, "against"))
+        opened = zip((upstream, changed_upstream), variants, strict=False)
+        programs = [runs.program(at, one.small) for at, one in opened if one.small]
+        return rehearsal_of(request, variants, started, runs.start, programs)
 
 
 UNTRACED = WrongPlace(None, "a program of your own is not traced")
 
 
-def rehearsal_of(variants: Sequence[Variant], started: float, *, locates: bool) -> Rehearsal:
+def rehearsal_of(
+    request: Request, variants: Sequence[Variant], started: float, run: Run | None = None,
+    programs: Sequence[Program] = (),
+) -> Rehearsal:  # fmt: skip
     """Put one or two variants together, and compare them where both have losses.
 
     Args:
         variants: The launch, and what it is compared with.
         started: When the rehearsal began, by the monotonic clock.
-        locates: Whether a variant that disagrees says why the wrong place is not located.
+        run: Runs a program with traces; ``None`` for those of people's own, of which there are
+            none.
+        programs: Those of the variants.
     """
-    main, *rest = (
-        dataclasses.replace(one, located=UNTRACED)
-        if locates and not one.located and one.agreement and one.agreement.agrees is False
-        else one
-        for one in variants
-    )
-    against = rest[0] if rest else None
+    if request.locates and run is None:
+        variants = [
+            dataclasses.replace(one, located=UNTRACED) if one.agreement.agrees is False else one
+            for one in variants
+        ]
+    main, against = variants[0], variants[1] if len(variants) > 1 else None
     between = None if against is None else _between(main, against)
-    return Rehearsal(main, against, between, time.monotonic() - started)
+    located, first = None, between and between.first
+    if request.locates and run and first and not any(one.located for one in variants):
+        made, expected = reversed(programs)
+        located = locate(run, made, expected, first.moment, request.folder / "between")
+    return Rehearsal(main, against, between, time.monotonic() - started, located)
 
 
 def traced(
-    request: Request, variant: Variant, run: Run, pair: tuple[Program, Program], folder: Path
-) -> Variant:
-    """Trace a variant that does not agree, or of which traces are kept.
+    request: Request, variant: Variant, run: Run, program: Callable[[SmallProgram], Program],
+    folder: Path,
+) -> Variant:  # fmt: skip
+    """Trace a variant that does not agree with its reference, or of which traces are kept.
 
     Args:
         run: Runs a program in a folder.
-        pair: Its program and its reference, as they ran without traces.
+        program: Makes it.
         folder: Folder of the variant.
     """
     first, keeps = variant.agreement.first, request.keeps
     looks = request.locates and first is not None
-    if keeps is None and not looks:
+    assert variant.small and variant.reference and variant.reference_outcome
+    if variant.reference_outcome.failure is not None or (keeps is None and not looks):
         return variant
+    pair = program(variant.small), program(variant.reference)
     step = min(2, request.iterations) if first is None else first.moment
     kept = keeps and keeps / folder.name
     found = locate(run, *pair, step, folder / "trace", kept, before=variant.outcome)
     shows = looks or (request.locates and found.culprit is not None)
     return dataclasses.replace(variant, located=found if shows else None, traces=kept)
+
+
+def stopped(
+    request: Request, variant: Variant, run: Run, program: Callable[[SmallProgram], Program],
+    folder: Path, expected: Callable[[], SmallProgram],
+) -> Variant:  # fmt: skip
+    """Trace a variant that computed attention and ended with an error, up to there; see `traced`.
+
+    Args:
+        expected: Makes its reference.
+    """
+    outcome, small = variant.outcome, variant.small
+    computed = outcome and any(one.attention for one in outcome.ranks)
+    if not (outcome and small and computed and request.locates):
+        return variant
+    if not variant.path.requested.parallel:
+        return variant
+    try:
+        variant = dataclasses.replace(variant, reference=(reference := expected()))
+    except InputError:
+        return variant
+    step = len(outcome.losses) + 1
+    if step > request.iterations:
+        step = -len(outcome.evaluations) - 1
+    found = locate(run, program(small), program(reference), step, folder / "trace")
+    shows = found.culprit is not None or found.compared
+    return dataclasses.replace(variant, located=found if shows else None)
 
 
 def _between(main: Variant, against: Variant) -> Agreement | None:
@@ -170,6 +203,22 @@ def open_one(request: Request, option: str) -> Upstream:
         offline=request.offline,
         option=option,
     )  # fmt: skip
+
+
+def open_other(upstream: Upstream, request: Request, changed: Request) -> Upstream:
+    """Return the upstream of a request that ``--against`` has changed.
+
+    Args:
+        upstream: That of the request as it was.
+    """
+    if changed.engine == request.engine:
+        same = changed.megatron == request.megatron
+        return upstream if same else open_one(changed, "--against")
+    try:
+        root, version = open_engine(changed.engine, cache=request.cache, offline=request.offline)
+    except InputError as error:
+        raise InputError("--against", error.sentence) from error
+    return dataclasses.replace(upstream, engine=root, engine_version=version)
 
 
 def find_script(launch: Launch, upstream: Upstream, *, own: bool = True) -> str:
@@ -228,7 +277,7 @@ def changed_by_against(request: Request) -> tuple[Request, str]:
     if text.startswith(SPECS) or RELEASE.fullmatch(text) or Path(text).is_dir():
         return dataclasses.replace(request, megatron=text), ""
     name, equals, value = text.partition("=")
-    if equals and name.removeprefix("--") == "te":
+    if _names_engine(text):
         return dataclasses.replace(request, engine=value), ""
     if equals and re.fullmatch(r"(--)?[A-Za-z][A-Za-z0-9_-]*", name):
         name = f"--{name.removeprefix('--')}"
@@ -241,6 +290,28 @@ def changed_by_against(request: Request) -> tuple[Request, str]:
         "te=SPEC, or an option such as cp-comm-type=a2a"
     )
     raise InputError("--against", sentence)
+
+
+def changed_by_override(request: Request, reader: str) -> tuple[Request, tuple[str, ...]]:
+    """Return the request of a framework's variant that ``--against`` names, and its arguments.
+
+    Args:
+        reader: What reads the launch's overrides.
+
+    Raises:
+        InputError: It is neither an override nor a Transformer Engine.
+    """
+    text, words = request.against, request.launch.arguments
+    if _names_engine(text):
+        return dataclasses.replace(request, engine=text.partition("=")[2]), words
+    if text and ("=" not in text or text.startswith("-")):
+        sentence = f"{shown(text)} is not an override; write KEY=VALUE as {reader} reads it"
+        raise InputError("--against", f"{sentence}, or te=SPEC")
+    return request, (*words, text) if text else words
+
+
+def _names_engine(text: str) -> bool:
+    return text.removeprefix("--").startswith("te=")
 
 
 def with_option(launch: Launch, name: str, value: str) -> Launch:
@@ -308,7 +379,9 @@ class _Runs:
             feature = path.requested.feature
             refusal = refusal_of(failure, outcome.ranks, request.skills, feature)
             variant = dataclasses.replace(variant, refusal=refusal)
-            return self._stopped(variant, upstream, request.folder / folder)
+            own = functools.partial(reference, small, self._options[upstream])
+            make = functools.partial(self.program, upstream)
+            return stopped(request, variant, self.start, make, request.folder / folder, own)
         return self._compared(variant, outcome, small, upstream, request.folder / folder)
 
     def _compared(
@@ -320,7 +393,6 @@ class _Runs:
             return dataclasses.replace(variant, agreement=Agreement(False, NO_STEPS))
         if not variant.path.requested.parallel:
             return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
-        own = self._program(upstream, small)
         try:
             small = reference(small, self._options[upstream])
         except InputError as error:
@@ -330,8 +402,8 @@ class _Runs:
         judge = functools.partial(compare, evaluated="--sft" not in small.arguments)
         variant = variant.compared(small, expected, judge)
         if expected.failure is None:
-            pair = own, self._program(upstream, small)
-            return traced(self._request, variant, self._start, pair, folder)
+            make = functools.partial(self.program, upstream)
+            return traced(self._request, variant, self.start, make, folder)
         smaller = undivided(small, self._options[upstream])
         if smaller.ranks == small.ranks:
             return variant
@@ -342,45 +414,13 @@ class _Runs:
         last = dataclasses.replace(last, ranks=last.ranks * count)
         return variant.compared(smaller, last, judge)
 
-    def _stopped(self, variant: Variant, upstream: Upstream, folder: Path) -> Variant:
-        """Return a variant that did not run to its end, with what is wrong before it stops."""
-        outcome, small = variant.outcome, variant.small
-        assert outcome is not None and small is not None
-        computed = any(report.attention for report in outcome.ranks)
-        if not (self._request.locates and computed and variant.path.requested.parallel):
-            return variant
-        try:
-            expected = reference(small, self._options[upstream])
-        except InputError:
-            return variant
-        step = len(outcome.losses) + 1
-        if step > Flags(small.arguments).integer("--train-iters", step):
-            step = -len(outcome.evaluations) - 1
-        found = self.located((upstream, small), (upstream, expected), step, folder / "trace")
-        located = found if found and found.culprit else None
-        return dataclasses.replace(variant, reference=expected, located=located)
-
-    def located(
-        self, run: tuple[Upstream, SmallProgram | None],
-        reference: tuple[Upstream, SmallProgram | None],
-        step: int, folder: Path,
-    ) -> WrongPlace | None:  # fmt: skip
-        """Run two programs again with traces, and find the first wrong tensor of the first one.
-
-        Args:
-            step: Training step, or the negative index of an evaluation.
-            folder: Where traces are until they are read.
-        """
-        programs = [self._program(at, small) for at, small in (run, reference) if small]
-        if len(programs) < 2:
-            return None
-        return locate(self._start, programs[0], programs[1], step, folder)
-
-    def _start(self, program: Program, folder: Path) -> Outcome:
+    def start(self, program: Program, folder: Path) -> Outcome:
+        """Run a program with traces."""
         ends = self._request.timeout, self._progress
         return self._servers.announced("trace", program, program.script, folder, *ends)
 
-    def _program(self, upstream: Upstream, small: SmallProgram) -> Program:
+    def program(self, upstream: Upstream, small: SmallProgram) -> Program:
+        """Return a program on an upstream."""
         return Program(
             upstream, small.script, small.arguments, small.ranks, small.environment,
             self._request.dtype,
@@ -411,7 +451,7 @@ class _Runs:
         """Run a program, or return what became of the same program before."""
         key = (upstream, small.arguments, small.ranks)
         if key not in self._done:
-            given = (name, self._program(upstream, small), small.script, folder)
+            given = (name, self.program(upstream, small), small.script, folder)
             ends = self._request.timeout, self._progress
             self._done[key] = self._servers.announced(*given, *ends)
         return self._done[key]

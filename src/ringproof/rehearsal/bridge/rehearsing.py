@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import tempfile
 import time
@@ -32,9 +33,12 @@ from ringproof.rehearsal.rehearsing import (
     IMPORT_VARIABLES,
     Progress,
     Request,
+    changed_by_override,
     estimate,
     find_script,
+    open_other,
     rehearsal_of,
+    stopped,
     traced,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -76,9 +80,7 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started, base = time.monotonic(), request.base
-    if base.against and ("=" not in base.against or base.against.startswith("-")):
-        sentence = f"{shown(base.against)} is not an override; write KEY=VALUE as Bridge reads it"
-        raise InputError("--against", sentence)
+    changed, words = changed_by_override(base, "Bridge")
     progress("open", "Megatron-Bridge, Megatron-LM and Transformer Engine")
     source: dict[str, Any] = {"cache": base.cache, "offline": base.offline}
     bridge, megatron = request.bridge, base.megatron
@@ -89,19 +91,21 @@ def rehearse_bridge(request: BridgeRequest, progress: Progress) -> Rehearsal:
         bridge, megatron = releases.bridge, releases.megatron
         progress("releases", f"runs {releases.said or bridge}")
     upstream, name = open_pair(bridge, megatron, base.engine, **source)
+    other = open_other(upstream, base, changed)
     make_folder(base.folder, field="--out")
     if base.keeps is not None:
         make_new_folder(base.keeps, field="--keep-trace")
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
-    variants = []
+    variants, programs = [], []
     with Servers(base.folder, environment={**ENVIRONMENT, **variables}) as servers:
-        runs = _Runs(base, servers, upstream, name, progress)
-        words = base.launch.arguments
-        variants.append(runs.variant("launch", words, base.folder / "launch"))
+        tasks = [("launch", upstream, base.launch.arguments, "launch")]
         if base.against:
-            changed = (*words, base.against)
-            variants.append(runs.variant(base.against, changed, base.folder / "against"))
-    return rehearsal_of(variants, started, locates=base.locates)
+            tasks.append((base.against, other, words, "against"))
+        for title, on, given, place in tasks:
+            runs = _Runs(base, servers, on, name, progress)
+            variants.append(one := runs.variant(title, given, base.folder / place))
+            programs += [runs.program(one.small)] if one.small else []
+        return rehearsal_of(base, variants, started, runs.start, programs)
 
 
 class _Runs:
@@ -148,7 +152,9 @@ class _Runs:
         )
         if failure is not None:
             refusal = refusal_of(failure, outcome.ranks, request.skills, asked.feature)
-            return dataclasses.replace(variant, refusal=refusal)
+            variant = dataclasses.replace(variant, refusal=refusal)
+            expected = functools.partial(self._reference, draft, words, after)
+            return stopped(request, variant, self.start, self.program, folder, expected)
         return self._compared(variant, draft, words, after, folder)
 
     def _read(self, words: tuple[str, ...], data: str, folder: Path) -> tuple[dict[str, Any], bool]:
@@ -211,28 +217,33 @@ class _Runs:
             return dataclasses.replace(variant, agreement=Agreement(False, NO_STEPS))
         if not variant.path.requested.parallel:
             return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
-        draft.changes = []
-        layout = overrides.put_reference(draft, BRIDGE, after)
-        small = self._small(draft, words, layout.world)
+        small = self._reference(draft, words, after)
         expected = self._run(small, "reference", folder / "reference")
         judged = variant.compared(small, expected)
-        if expected.failure is not None or variant.small is None:
-            return judged
-        pair = self._program(variant.small), self._program(small)
-        return traced(self._request, judged, self._start, pair, folder)
+        return traced(self._request, judged, self.start, self.program, folder)
+
+    def _reference(
+        self, draft: OverrideDraft, words: tuple[str, ...], after: Layout
+    ) -> SmallProgram:
+        """Take CP out of a draft, and return its program."""
+        draft.changes = []
+        layout = overrides.put_reference(draft, BRIDGE, after)
+        return self._small(draft, words, layout.world)
 
     def _run(
         self, small: SmallProgram, name: str, folder: Path, limit: float | None = None
     ) -> Outcome:
-        return self._start(self._program(small), folder, name, limit)
+        return self.start(self.program(small), folder, name, limit)
 
-    def _start(
+    def start(
         self, program: Program, folder: Path, name: str = "trace", limit: float | None = None
     ) -> Outcome:
+        """Run a program in a folder, by default one that is traced."""
         given = (name, program, PRELOAD, folder.resolve(), limit or self._request.timeout)
         return self._servers.announced(*given, self._progress)
 
-    def _program(self, small: SmallProgram) -> Program:
+    def program(self, small: SmallProgram) -> Program:
+        """Return a program on this Bridge."""
         return Program(
             self._upstream, small.script, small.arguments, small.ranks, dict(small.environment),
             small.dtype,

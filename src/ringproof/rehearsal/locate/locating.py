@@ -170,6 +170,8 @@ def located(
     if culprit is None and told.failure is not None:
         at = f" at {told.failure.place}" if told.failure.place else ""
         why = f"the run ends outside of all modules that are traced{at}: {told.failure.message}"
+        last = search.last(told.failure)
+        why += f"; the last tensor that was recorded is the {last}" if last else ""
         return WrongPlace(None, why, given, *said)
     if culprit is None:
         missing = "" if knows_reduced(run) else f"; not compared were {SHARDED}"

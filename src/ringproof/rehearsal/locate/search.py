@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,11 +109,9 @@ class Search:
 
     def failed(self, failure: Failure) -> Culprit | None:
         """Return the module in which a run ends whose tensors all agree until then."""
-        ranks = self.comparison.runs.run.ranks
-        own = [one for one in ranks if one.trace.rank == failure.rank] or list(ranks)
         found = [
             (call.step, call.entered, key, rank)
-            for rank in own
+            for rank in self._ended_by(failure)
             for key, call in rank.calls.items()
             if call.left < 0
         ]
@@ -129,6 +127,21 @@ class Search:
             (rank.trace.rank,), computed_at=failure.place, called_from=rank.calls[key].site,
             evidence=(*agreeing, Beside("output", 1.0, 0.0)),
         )  # fmt: skip
+
+    def last(self, failure: Failure) -> str:
+        """Name what a run computed last that ends outside of all modules; empty for nothing."""
+        for rank in self._ended_by(failure):
+            for batch in rank.trace.batches[-1:]:
+                done = [*self._backward_ports(rank, batch)] or [*self._forward_ports(rank, batch)]
+                for port in [port for *_, port in done if port.call[3]][-1:]:
+                    step, _, microbatch, module, _ = port.call
+                    return f"{_words(port)} of {module} in step {step}, microbatch {microbatch}"
+        return ""
+
+    def _ended_by(self, failure: Failure) -> Sequence[RankRecord]:
+        """Return the rank that ended a run, or all where it has no trace."""
+        ranks = self.comparison.runs.run.ranks
+        return [one for one in ranks if one.trace.rank == failure.rank] or ranks
 
     def backward(self, step: int, number: int | None = None) -> Culprit | None:
         """Return what is wrong first in the backward of a step whose forward agrees."""

@@ -36,6 +36,7 @@ from ringproof.rehearsal.rehearsing import (
     changed_by_against,
     estimate,
     open_one,
+    open_other,
     rehearsal_of,
 )
 from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
@@ -106,11 +107,11 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         newest = choose_releases("", "", cache=request.cache, offline=request.offline, alone=True)
         progress("releases", f"runs {newest.said}")
         request = dataclasses.replace(request, megatron=newest.megatron)
-    changed, option = changed_by_against(request)
+    changed, _ = changed_by_against(request)
     upstream = open_one(request, "--upstream")
     tasks = [("launch", request.launch, upstream)]
     if request.against:
-        other = upstream if option else open_one(changed, "--against")
+        other = open_other(upstream, request, changed)
         tasks.append((request.against, changed.launch, other))
     make_folder(request.folder, field="--out")
     variables = {
@@ -122,7 +123,7 @@ def rehearse_own(request: Request, progress: Progress) -> Rehearsal:
         runs = _OwnRuns(request, servers, progress)
         folders = (request.folder / name for name in ("launch", "against"))
         variants = [runs.variant(*one, at) for one, at in zip(tasks, folders, strict=False)]
-    return rehearsal_of(variants, started, locates=request.locates)
+    return rehearsal_of(request, variants, started)
 
 
 class _OwnRuns:

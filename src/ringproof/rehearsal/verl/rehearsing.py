@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringproof.errors import InputError, shown
 from ringproof.files import make_folder, make_new_folder
 from ringproof.launch.overrides import PPO, VERL_MODULES
 from ringproof.launch.small import verl as small_verl
 from ringproof.launch.small.layout import Layout
+from ringproof.launch.small.shrink import SmallProgram
 from ringproof.launch.small.verl import OverrideDraft
 from ringproof.rehearsal.rehearsing import (
     IMPORT_VARIABLES,
     Progress,
     Request,
+    changed_by_override,
     estimate,
+    open_other,
     rehearsal_of,
+    stopped,
     traced,
 )
 from ringproof.rehearsal.runs.outcome import UpstreamFails
@@ -64,40 +68,40 @@ def rehearse_verl(request: VerlRequest, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started, base = time.monotonic(), request.base
-    words = (base.launch.arguments, (*base.launch.arguments, base.against))
-    if base.against and ("=" not in base.against or base.against.startswith("-")):
-        sentence = f"{shown(base.against)} is not an override; write KEY=VALUE as hydra reads it"
-        raise InputError("--against", sentence)
+    changed, words = changed_by_override(base, "hydra")
     progress("open", "verl, Megatron-LM and Transformer Engine")
     source: dict[str, Any] = {"cache": base.cache, "offline": base.offline}
     assert base.launch.script in VERL_MODULES
     verl = open_verl(request.verl, **source)
     launches = [
         read_verl(verl[0], base.launch.script, each, base.launch.ranks)
-        for each in words[: 2 if base.against else 1]
+        for each in (base.launch.arguments, words)[: 2 if base.against else 1]
     ]
     releases = choose_releases(base.megatron, request.bridge, vanilla=launches[0].vanilla, **source)
     if releases.said:
         progress("releases", f"runs {releases.said}")
     upstream = open_upstream(releases.megatron, base.engine, **source, option="--upstream")
+    upstreams = upstream, open_other(upstream, base, changed)
     make_folder(base.folder, field="--out")
     if base.keeps is not None:
         make_new_folder(base.keeps, field="--keep-trace")
-    variants = []
+    variants, programs = [], []
     variables = {k: v for k, v in base.launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     environment = {**ENVIRONMENT, **variables}
     with Servers(base.folder, environment=environment, import_seconds=base.timeout) as servers:
         for index, launch in enumerate(launches):
-            stack = open_stack(upstream, verl, releases.bridge, vanilla=launch.vanilla, **source)
+            stack = open_stack(
+                upstreams[index], verl, releases.bridge, vanilla=launch.vanilla, **source
+            )
             folder = (base.folder / ("against" if index else "launch")).resolve()
             runs = VerlRuns(
                 servers, stack, base.folder, base.iterations, base.dtype, base.timeout, progress,
                 base.launch.environment,
             )  # fmt: skip
-            variants.append(
-                _Variants(base, runs, launch).variant(base.against if index else "launch", folder)
-            )
-    return rehearsal_of(variants, started, locates=base.locates)
+            name = base.against if index else "launch"
+            variants.append(one := _Variants(base, runs, launch).variant(name, folder))
+            programs += [runs.program(one.small)] if one.small else []
+        return rehearsal_of(base, variants, started, runs.start, programs)
 
 
 class _Variants:
@@ -132,7 +136,10 @@ class _Variants:
         )
         if failure is not None:
             refusal = refusal_of(failure, outcome.ranks, self._request.skills, asked.feature)
-            return dataclasses.replace(variant, refusal=refusal)
+            variant = dataclasses.replace(variant, refusal=refusal)
+            expected = functools.partial(self._reference, draft, after)
+            given = (self._runs.start, self._runs.program, folder, expected)
+            return stopped(self._request, variant, *given)
         return self._compared(variant, draft, after, folder)
 
     def _blank(self, name: str, asked: RequestedPath) -> Variant:
@@ -169,15 +176,16 @@ class _Variants:
         """Return a variant that ran to its end with the verdict against its reference."""
         if not variant.path.requested.parallel:
             return dataclasses.replace(variant, agreement=Agreement(None, INCOMPARABLE))
-        draft.changes = []
-        layout = small_verl.put_reference(draft, self._launch.module, after)
-        small = self._runs.small(self._launch, draft, layout.world)
+        small = self._reference(draft, after)
         expected = self._runs.run(small, "reference", folder / "reference")
         assert variant.outcome is not None
         judged = variant.compared(small, expected)
         told = metrics.differing(variant.outcome, expected) if judged.agreement.agrees else ()
         judged = dataclasses.replace(judged, metrics=tuple(told))
-        if expected.failure is not None or variant.small is None:
-            return judged
-        pair = self._runs.program(variant.small), self._runs.program(small)
-        return traced(self._request, judged, self._runs.start, pair, folder)
+        return traced(self._request, judged, self._runs.start, self._runs.program, folder)
+
+    def _reference(self, draft: OverrideDraft, after: Layout) -> SmallProgram:
+        """Take CP out of a draft, and return its program."""
+        draft.changes = []
+        layout = small_verl.put_reference(draft, self._launch.module, after)
+        return self._runs.small(self._launch, draft, layout.world)
