@@ -58,6 +58,21 @@ from checks.faults.engine import chunks_unsorted
 
 chunks_unsorted()
 """
+RAISING = """
+from megatron.bridge.training import losses
+from megatron.core import parallel_state
+
+own = losses.masked_next_token_loss
+
+
+def raising(*given, **named):
+    if parallel_state.get_context_parallel_world_size() > 1:
+        raise ValueError("a mask that does not fit")
+    return own(*given, **named)
+
+
+losses.masked_next_token_loss = raising
+"""
 WRAPPED = """
 import copy
 from megatron.bridge.models.nemotron_vl.modeling_nemotron_vl import NemotronVLModel
@@ -186,6 +201,21 @@ def test_a_defect_in_a_launch_of_bridge_is_located(tmp_path: Path) -> None:
     assert (culprit.phase, culprit.step, culprit.ranks) == ("forward", 1, (0, 1))
     assert culprit.module.startswith("decoder.layers.0.self_attention.core_attention")
     assert "context_parallel.py" in culprit.computed_at
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_launch_of_bridge_that_raises_is_traced_up_to_there(tmp_path: Path) -> None:
+    head, tail = SCRIPT.split("if __name__")
+    script = tmp_path / "train_mine.py"
+    script.write_text(f"{head}{RAISING}\nif __name__{tail}")
+    launch = ("torchrun", "--nproc-per-node=2", str(script))
+    main = rehearsed(tmp_path / "out", launch=launch, pair=("", "")).main
+    assert main.refusal is not None and main.refusal.file == "train_mine.py", main.headline
+    assert main.located is not None and main.located.culprit is None
+    assert "ValueError: a mask that does not fit; the last tensor that" in main.located.reason
+    assert "output_layer in step 1, microbatch 0" in main.located.reason
+    assert main.located.compared > 20 and main.reference is not None
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from checks.rehearsal.test_locate import TENSORS, add, found, one_rank, run
 from ringproof.rehearsal.locate import saying
 from ringproof.rehearsal.locate.locating import located
-from ringproof.rehearsal.locate.reading import RankRecord, RunTrace
+from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
 from ringproof.rehearsal.protocol.trace import (
     APPLIED,
     GRADIENTS,
@@ -49,6 +49,14 @@ def test_a_common_factor_is_the_losss_if_it_enters_the_backward(
     assert ("1 times that of the reference where this layout needs 2" in one.tensor) is (
         phase == "loss"
     )
+
+
+def test_the_line_of_a_loss_is_that_of_its_function() -> None:
+    def lose(values: dict[str, Array]) -> None:
+        values["~loss"] = values["~loss"] * np.linspace(0.5, 1.5, values["~loss"].shape[-1])
+
+    one = found(placed(run((0, lose)))).culprit
+    assert one is not None and (one.phase, one.computed_at) == ("loss", "loss.py:1")
 
 
 def applying(record: RunTrace) -> RunTrace:

@@ -15,7 +15,7 @@ from ringproof.rehearsal.locate.reading import CallKey, RankRecord
 from ringproof.rehearsal.locate.result import Beside, Culprit
 from ringproof.rehearsal.locate.rows import PADDING
 from ringproof.rehearsal.protocol.reports import Failure
-from ringproof.rehearsal.protocol.trace import APPLIED, TracedBatch, TracedCall
+from ringproof.rehearsal.protocol.trace import APPLIED, LOSS, TracedBatch, TracedCall
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,8 @@ class Search:
             return _Blamed("backward", around.module, words, at, around.site, ())
         if call.parent < 0 and port.side == "outputs":
             if rank.is_last(call.chunk):
-                return _Blamed("loss", "", _words(port), "", call.site, ())
+                at = rank.trace.forwards.get(LOSS, "")
+                return _Blamed("loss", "", _words(port), at, call.site, ())
             words = f"{_words(port)}, which came from the pipeline stage behind"
             return _Blamed("backward", "", words, "", call.site, ())
         parent = rank.trace.calls[call.parent] if call.parent >= 0 else call
