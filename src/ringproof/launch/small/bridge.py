@@ -79,6 +79,8 @@ def shrink_settings(draft: OverrideDraft, after: Layout, steps: int, dtype: str)
         draft.put_known("mixed_precision", None, ROUNDING)
         for name in ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16"):
             draft.put_known(name, False, ROUNDING)
+        # Megatron's own fused cross entropy makes gradients of bfloat16.
+        draft.put_given("model.cross_entropy_loss_fusion", False, ROUNDING)
     elif any(kind in str(draft.get("mixed_precision")) for kind in QUANTIZED):
         draft.put("mixed_precision", "bf16_mixed", ROUNDING)
     for kind in QUANTIZED:
