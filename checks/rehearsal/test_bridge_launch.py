@@ -59,10 +59,10 @@ from checks.faults.engine import chunks_unsorted
 chunks_unsorted()
 """
 RAISING = """
-from megatron.bridge.training import losses
+from megatron.bridge.training import gpt_step
 from megatron.core import parallel_state
 
-own = losses.masked_next_token_loss
+own = gpt_step.masked_next_token_loss
 
 
 def raising(*given, **named):
@@ -71,7 +71,7 @@ def raising(*given, **named):
     return own(*given, **named)
 
 
-losses.masked_next_token_loss = raising
+gpt_step.masked_next_token_loss = raising
 """
 WRAPPED = """
 import copy
