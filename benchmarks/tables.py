@@ -552,6 +552,40 @@ def cost_table(record: Record) -> str:
     return _table(head, rows)
 
 
+def traced_table(record: Record) -> str:
+    """What is named in launches and cases of verl and Megatron-Bridge."""
+
+    def cells(row: Record) -> tuple[str, ...]:
+        named = f"{row['phase']} `{row['module']}`" if row["module"] else row["phase"]
+        lines = (row["computed_at"], row["applied_at"].partition(" ")[0])
+        at = ", ".join(f"`{line.rpartition('/')[2]}`" for line in lines if line)
+        agrees = f"nothing, of {row['compared']:,} tensors"
+        right = row["verdict"] in ("exact", "phase", "agrees")
+        verdict = row["verdict"] if right else f"**{row['verdict']}**"
+        wrong = row["breaks"] or "nothing"
+        return f"`{row['name']}`", wrong, row["planted"], named or agrees, at, verdict
+
+    head = "launch or case", "what is wrong", "phase", "phase and module named", "line", "verdict"
+    return _table(head, map(cells, record["rows"]))
+
+
+def traced_cost_table(record: Record) -> str:
+    """What a rehearsal of a framework costs with traces and without."""
+    head = "launch", "CPU seconds without traces", "with them", "times", "MB of traces"
+    rows = (
+        (
+            f"`{row['name']}`",
+            f"{row['plain_cpu_seconds']:.0f}",
+            f"{row['traced_cpu_seconds']:.0f}",
+            f"{row['traced_cpu_seconds'] / row['plain_cpu_seconds']:.1f}",
+            f"{row['trace_bytes'] / 1e6:.0f}",
+        )
+        for row in record["rows"]
+        if "trace_bytes" in row
+    )
+    return _table(head, rows)
+
+
 def forks_table(record: Record) -> str:
     """What a rehearsal of each fork said, and how long it took."""
     head = (
@@ -614,6 +648,8 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyTyp
         "kinds": ("locate.md", "rehearsal/results/kinds.json", kinds_table),
         "agreeing": ("locate.md", "rehearsal/results/agreeing.json", agreeing_table),
         "cost": ("locate.md", "rehearsal/results/cost.json", cost_table),
+        "traced": ("locate.md", "rehearsal/results/traced.json", traced_table),
+        "traced_cost": ("locate.md", "rehearsal/results/traced.json", traced_cost_table),
         "forks": ("locate.md", "rehearsal/results/forks.json", forks_table),
         "strangers": ("locate.md", "rehearsal/results/forks.json", strangers_table),
         "degrees": (COMM_TYPES, "rehearsal/results/degrees.json", degrees_table),

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks.rehearsal import located
+from benchmarks.rehearsal import located, traced
 from benchmarks.rehearsal.forks import forks, strangers
 from benchmarks.rehearsal.frameworks import split_changes
 from benchmarks.rehearsal.located import (
@@ -265,3 +265,27 @@ def test_changes_with_a_number_on_either_side_keep_their_values() -> None:
 def test_no_record_names_a_folder_of_one_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not any(part in text for part in ("/root/", "/home/", "/tmp/", ".cache"))
+
+
+def test_launches_of_frameworks_are_in_the_record_with_their_verdicts() -> None:
+    record = read_record("rehearsal/results/traced.json")
+    assert [row["name"] for row in record["rows"]] == [row.name for row in traced.ROWS]
+    for row, one in zip(record["rows"], traced.ROWS, strict=True):
+        assert (row["planted"], row["breaks"]) == (one.phase, one.breaks)
+        assert row["verdict"] == traced.verdict_of(one, row), one.name
+        if one.words:
+            took = row["plain_cpu_seconds"], row["traced_cpu_seconds"], row["trace_bytes"]
+            assert within(*took, left=False) == "within", one.name
+    assert record["summary"] == summary(record["rows"])
+    assert set(record["summary"]) <= {"agrees", "exact", "phase"}
+
+
+def test_a_framework_that_agrees_is_no_alarm_and_one_that_was_not_compared_is_one() -> None:
+    row = traced.TracedRow("verl-ppo-cp2", "verl")
+    found = {"phase": "", "module": "", "said": f"not located: {AGREES}", "compared": 9}
+    assert traced.verdict_of(row, found) == "agrees"
+    for changed in ({"compared": 0}, {"said": "output_layer is wrong"}):
+        assert traced.verdict_of(row, found | changed) == "alarm"
+    wrong = replace(row, phase="forward", module="a|b")
+    assert traced.verdict_of(wrong, found | {"phase": "forward", "module": "b"}) == "exact"
+    assert traced.verdict_of(wrong, found) == "none"
