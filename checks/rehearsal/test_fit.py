@@ -35,6 +35,7 @@ from ringproof.rehearsal.fit.pictures import HEIGHT, picture
 from ringproof.rehearsal.fit.ranks import (
     bubble,
     check_crowded,
+    check_room,
     chunks,
     of_the_stage,
     ranks_of_interest,
@@ -658,15 +659,13 @@ def test_a_batch_is_shared_by_the_ranks_of_a_stage(
         of_the_stage(rank, layout(packed, 16), Flags(words))
 
 
-@pytest.mark.parametrize("ranks", [64, 72, 1024])
-def test_a_batch_of_more_ranks_than_run_at_once_is_refused(ranks: int) -> None:
+def test_a_batch_of_more_ranks_than_memory_holds_is_refused() -> None:
     packed = Flags(("--tensor-model-parallel-size", "2", "--sft"))
-    if ranks == 64:
-        assert len(of_the_stage(0, layout(packed, ranks), packed)) == 32
-        return
-    said = rf"^--whole-batch: {ranks // 2} ranks .* of at most 32; launch fewer, or leave"
+    assert len(of_the_stage(0, layout(packed, 128), packed)) == 64
+    check_room(64, 16 * GIB)
+    said = r"^--whole-batch: 65 ranks .* of 0\.25 GiB or more each, and 16\.0 GiB are free; run"
     with pytest.raises(InputError, match=said):
-        of_the_stage(0, layout(packed, ranks), packed)
+        check_room(65, 16 * GIB)
 
 
 def test_what_was_assumed_is_said() -> None:

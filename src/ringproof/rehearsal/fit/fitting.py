@@ -17,6 +17,7 @@ from ringproof.launch.reading import Launch
 from ringproof.rehearsal.fit.gpus import Gpu
 from ringproof.rehearsal.fit.ranks import (
     check_crowded,
+    check_room,
     of_the_stage,
     ranks_of_interest,
     unmeasured_stages,
@@ -276,6 +277,8 @@ class Fitting:
         node = min(launch.ranks_per_node, launch.ranks)
         whole, flags = self._request.whole_batch, Flags(program.arguments)
         run_ranks = of_the_stage(ranks[0], program.layout, flags) if whole else tuple(ranks)
+        if whole:
+            check_room(len(run_ranks), Machine.here().free)
         size = FullSize(
             run_ranks, node, whole, routing=self._request.routing, first=program.first_microbatches
         )

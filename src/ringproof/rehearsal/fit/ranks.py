@@ -9,11 +9,12 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.full.size import PACKED
 from ringproof.launch.small.layout import Layout
 from ringproof.launch.small.model import listed, stages
+from ringproof.rehearsal.fit.gpus import GIB
 
+BESIDE_BYTES = 256 << 20
+"""Least memory of this machine for a rank of a batch; with 8 layers, 0.3 GB were seen."""
 MOST = 8
 """Stages that are run where each may be different."""
-AT_ONCE = 32
-"""Ranks that run at the same time."""
 CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 BY_STAGE = "--pipeline-model-parallel-layout"
 UNEVEN = (
@@ -76,8 +77,7 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
     """Return the DP and CP ranks of a pipeline stage that have the TP rank of ``rank``.
 
     Raises:
-        InputError: The launch packs no sequences, so that all of them hold the same, or they are
-            more than `AT_ONCE`.
+        InputError: The launch packs no sequences, so that all of them hold the same.
     """
     if not any(map(flags.has, PACKED)):
         sentence = "the launch packs no sequences, so that all its ranks hold the same"
@@ -85,11 +85,21 @@ def of_the_stage(rank: int, layout: Layout, flags: Flags) -> tuple[int, ...]:
     stages, size = layout.pipeline, _ranks_of_a_stage(layout, flags)
     stage = rank // size % stages
     alike = range(rank % layout.tensor, layout.world, layout.tensor)
-    found = tuple(one for one in alike if one // size % stages == stage)
-    if len(found) > AT_ONCE:
-        sentence = f"{len(found)} ranks share a batch, a process each, of at most {AT_ONCE}"
-        raise InputError("--whole-batch", f"{sentence}; launch fewer, or leave the option out")
-    return found
+    return tuple(one for one in alike if one // size % stages == stage)
+
+
+def check_room(ranks: int, free: int) -> None:
+    """Refuse a batch whose ranks ``free`` bytes cannot hold: all run at the same time.
+
+    Raises:
+        InputError: Less than `BESIDE_BYTES` are free for each.
+    """
+    if ranks * BESIDE_BYTES > free:
+        sentence = (
+            f"{ranks} ranks share a batch, a process of {BESIDE_BYTES / GIB:g} GiB or more each, "
+            f"and {free / GIB:.1f} GiB are free; run it where more are, or leave the option out"
+        )
+        raise InputError("--whole-batch", sentence)
 
 
 def chunks(layout: Layout, flags: Flags) -> int:
