@@ -279,6 +279,28 @@ def test_what_is_offloaded_to_the_host_leaves_the_device(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_upstream_cannot_offload_several_modules_of_one_layer(
+    stage: SessionServers, layers: int, computes: bool
+) -> None:
+    """Its defect, with content and without; MTP alone in the last chunk is such a layer, too."""
+    modules = f"{OFFLOADS} --offload-modules qkv_linear core_attn --min-offloaded-tensor-size 1"
+    words = f"{SMALL} {MODEL} --num-layers {layers} {modules}".split()
+    variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_CPU_OFFLOAD_V1": "1"}
+    program = Program(
+        stage.upstream(DEV), "pretrain_gpt.py", tuple(words), 1, variables, "float16",
+        same_weights=False, full_size=FullSize(computes=computes),
+    )  # fmt: skip
+    failure = stage.run(program).failure
+    if layers == 2:
+        assert failure is None
+        return
+    assert failure is not None and failure.message.startswith("AssertionError: Chunk mismatch")
+    assert "fine_grained_activation_offload.py" in failure.place
+
+
+@pytest.mark.slow
 def test_every_kind_of_stage_is_measured(stage: SessionServers, tmp_path: Path) -> None:
     options = "--pipeline-model-parallel-size 2 --context-parallel-size 2 --cp-comm-type p2p"
     found = fit(request_of(stage, tmp_path, options), lambda *_: None)
