@@ -163,6 +163,7 @@ def test_ranks_that_run_together_have_the_lengths_of_their_batch(stage: SessionS
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("sent", "said"),
     [(signal.SIGKILL, "ended by signal SIGKILL"), (signal.SIGSTOP, "stopped by a signal")],
@@ -279,6 +280,7 @@ def test_what_is_offloaded_to_the_host_leaves_the_device(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("computes", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_upstream_cannot_offload_several_modules_of_one_layer(
