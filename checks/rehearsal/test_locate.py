@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ringproof.rehearsal.locate import saying
-from ringproof.rehearsal.locate.comparing import Port, Runs, TraceComparison, row_kind
+from ringproof.rehearsal.locate.comparing import Runs, TraceComparison, row_kind
 from ringproof.rehearsal.locate.factors import explained
 from ringproof.rehearsal.locate.gradients import differences, loss_scales, wrong_weights
 from ringproof.rehearsal.locate.locating import located
-from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace
+from ringproof.rehearsal.locate.reading import Array, Port, RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, WrongPlace
 from ringproof.rehearsal.locate.rows import LAYOUTS, Source, contiguous, plain_rows, zigzag
 from ringproof.rehearsal.protocol.trace import (
@@ -493,6 +493,18 @@ def test_rows_are_read_only_from_a_shape_that_has_one_reading(
     rows = plain_rows(np.arange(8), Source(0, 0, 0, 16), batch)
     kind = row_kind(Values(0, shape, "<f8"), rows, one)
     assert (None if kind is None else astuple(kind)) == read
+
+
+@pytest.mark.parametrize(("batch", "split", "rows"), [(1, 2, 4), (2, 2, 8), (2, 1, 16)])
+def test_what_a_router_makes_of_its_tokens_is_read(batch: int, split: int, rows: int) -> None:
+    """As many rows as a rank has of one sample can be those of a part of both samples."""
+    one = run().ranks[0]
+    place = replace(one.trace.place, sizes=(split, 2, 1, 1), sequence_parallel=split > 1)
+    one = replace(one, trace=replace(one.trace, place=place))
+    tokens = plain_rows(np.arange(8), Source(0, 0, 0, 16), batch)
+    kind = row_kind(Values(0, (rows, 5), "<f8"), tokens, one, tokens=True)
+    assert kind is not None and astuple(kind) == (0, False, batch, split)
+    assert row_kind(Values(0, (rows + 1, 5), "<f8"), tokens, one, tokens=True) is None
 
 
 def test_the_sequences_of_multi_token_prediction_are_not_taken_for_one() -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from checks.rehearsal.test_locate import one_rank, run
+from checks.rehearsal.test_locate import WIDTH, one_rank, run
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import RankRecord, RunTrace
 from ringproof.rehearsal.locate.result import WrongPlace
+from ringproof.rehearsal.protocol.trace import REDUCED
 
 NAMES = {"weight": "block.mlp.experts.linear_fc1.weight0", "bias": "block.mlp.experts.{}"}
 
@@ -52,4 +53,27 @@ def test_an_expert_is_compared_with_itself_on_whichever_rank_it_is(last: str) ->
 def test_experts_without_a_number_are_listed() -> None:
     place = found(2.0, "weight")
     assert place.culprit is None
-    assert ("gradients of the parameters of experts", 1) in place.left_out
+    lost = "gradients of parameters without a counterpart, such as block.mlp.experts.weight"
+    assert (lost, 1) in place.left_out
+
+
+def test_a_part_of_another_size_is_listed_where_only_reduced_gradients_are_known() -> None:
+    """FSDP has no gradients before their reduction."""
+
+    def only_reduced(record: RunTrace, *, other: bool) -> RunTrace:
+        ranks = []
+        for one in dealt(record, "linear_fc1.weight1").ranks:
+            held = [p for p in one.trace.parameters if p.kind == REDUCED]
+            held = [
+                replace(p, value=replace(p.value, shape=(WIDTH - 1,)))
+                if other and p.name.endswith("weight1") else p
+                for p in held
+            ]  # fmt: skip
+            ranks.append(RankRecord(replace(one.trace, parameters=tuple(held)), one.data))
+        return RunTrace(tuple(ranks))
+
+    references = (only_reduced(one_rank(off), other=True) for off in (0.0, 1e-15))
+    place = located(only_reduced(run(), other=False), *references, (1,))
+    lost = "gradients of parameters without a counterpart, such as block.mlp.experts.linear_fc1"
+    assert place.culprit is None
+    assert (f"{lost}.weight1", 1) in place.left_out

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from checks.rehearsal.test_locate import Change, add, one_rank, run
-from ringproof.rehearsal.locate.joining import joined
 from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import RankRecord, RunTrace, read_rank
 from ringproof.rehearsal.locate.result import WrongPlace
@@ -175,18 +174,17 @@ def test_a_thinned_reference_with_cp_is_put_together() -> None:
             ranks.append(RankRecord(trace, data))
         return RunTrace(tuple(ranks))
 
-    def embedded(record: RunTrace) -> tuple[RankRecord, Values]:
-        whole = joined(positions(record))
-        assert isinstance(whole, RunTrace)
-        trace = whole.ranks[0].trace
-        index = next(one.outputs["output"] for one in trace.calls if one.module == "embedding")
-        return whole.ranks[0], trace.tensors[index].value
-
-    (thin, stored), (full, every_row) = embedded(thinned(run(), 2)), embedded(run())
-    assert (stored.every, stored.shape, every_row.shape) == (2, (16, 1, 3), (16, 1, 3))
-    assert (thin.values(stored)[::2] == full.values(every_row)[::2]).all()
-    # The first rows of both ranks are 0 and 4, which are no rows at equal distances of 8.
-    assert embedded(thinned(run(), 8))[1].shape == (8, 1, 3)
+    reference = positions(thinned(run(), 2))
+    for layout, position in (("zigzag", 6), ("contiguous", 10)):  # rank 1 has 4 and 8 first
+        wrong = run((1, add("attended", 0.5)), layout=layout)
+        for one in (wrong, thinned(wrong, 2)):
+            culprit = located(one, reference, reference, (1,)).culprit
+            assert culprit is not None
+            assert (culprit.module, culprit.positions) == (
+                "block.attention",
+                ((position, position),),
+            )
+        assert located(run(layout=layout), reference, reference, (1,)).culprit is None
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine", "engine")])

@@ -125,7 +125,11 @@ RANK = "trace-0.json"
         (lambda folder: (folder / "trace.json").unlink(), "has no trace.json of a trace; name a"),
         (replaced("trace.json", "[" * 60_000), "has no trace.json of a trace"),
         (replaced("trace.json", " " * (1 << 17)), "has no trace.json of a trace"),
-        (change("trace.json", lambda data: data.update(format=3)), "is a trace of format 3, and"),
+        (
+            change(RANK, lambda data: data["place"].update(experts=[1, 2])),
+            "rank 0 has no place among the ranks that share experts",
+        ),
+        (change("trace.json", lambda data: data.update(format=4)), "is a trace of format 4, and"),
         (change("trace.json", lambda data: data.update(format="\x1b[2J")), "of format '?[2J'"),
         (change("trace.json", lambda data: data.update(ranks=10**9)), "has 1000000000 ranks"),
         (change("trace.json", lambda data: data.update(ranks=3)), "trace-2.json is not there"),

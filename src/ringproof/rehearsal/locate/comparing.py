@@ -8,46 +8,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from ringproof.rehearsal.locate.experts import INSIDE, Dispatch, ExpertRows
 from ringproof.rehearsal.locate.packs import PackedRows, packed_rows
 from ringproof.rehearsal.locate.reading import (
     Array,
     CallKey,
+    Port,
     RankRecord,
     RunTrace,
     coordinates,
 )
 from ringproof.rehearsal.locate.result import Measured
-from ringproof.rehearsal.locate.rows import MASK, Rows, Source, rows_of
-from ringproof.rehearsal.protocol.trace import TracedTensor, Values
+from ringproof.rehearsal.locate.rows import MASK, Rows, Source, own_rows, rows_of
+from ringproof.rehearsal.protocol.trace import Values
 
 FACTOR = 60.0  # runs that agree reached 12
 FLOOR = 16.0  # units in the last place that any tensor may differ by
-EXPERTS = ".experts."
-"""Part of the names of experts, which get rows in an order of their own."""
+NO_ROWS = "has a shape of unknown rows, {}"
 PREDICTIONS = "mtp"
 """Last part of the name of multi-token prediction, which returns the sequence of each depth."""
 ANGLES = "rotary_pos"
 """Begin of the names of tensors, and of the modules that make them, with a row for each position.
 With packed sequences each rank has those of all positions, which tokens share."""
-
-
-@dataclass(frozen=True)
-class Port:
-    """One tensor at the border of a call.
-
-    Attributes:
-        side: ``inputs`` or ``outputs``.
-        backward: Whether its gradient is meant.
-    """
-
-    call: CallKey
-    side: str
-    name: str
-    backward: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +48,8 @@ class Compared(Measured):
         row_errors: Relative difference of each row, by row and sample [n, b], or [n].
         index: Positions of these rows in their sequences [n].
         sequence: Numbers of their sequences in the pack [n]; zeros without packing.
+        expert: Numbers of their experts [n]; ``None`` outside of experts.
+        lost: Rows that the reference sends to other experts.
     """
 
     error: float
@@ -71,6 +59,8 @@ class Compared(Measured):
     row_errors: Array
     index: Array
     sequence: Array
+    expert: Array | None = None
+    lost: int = 0
 
     @property
     def excess(self) -> float:
@@ -87,12 +77,14 @@ class Runs:
         reference: The same training without context parallelism.
         disturbed: The reference with weights disturbed by one unit in the last place.
         layout: How rows are dealt to CP ranks (see `LAYOUTS`); empty where sequences are packed.
+        dealt: The same of the reference, if it has CP, too.
     """
 
     run: RunTrace
     reference: RunTrace
     disturbed: RunTrace
     layout: str
+    dealt: str = "contiguous"
 
     @property
     def per_token(self) -> bool:
@@ -117,25 +109,29 @@ class TraceComparison:
         self._tolerance = functools.cache(self._measured)
         self._rows = functools.cache(self._rows_of)
         self.packed = functools.cache(self._packed_rows)
+        mine = Dispatch(runs.run, lambda rank, *at: self._rows(coordinates(rank.trace.place), *at))
+        others = (runs.reference, runs.disturbed)
+        self._experts = mine, *(Dispatch(one, functools.partial(own_rows, one)) for one in others)
 
     def twin(self, port: Port) -> int | None:
         """Return the index of the tensor that the reference has in a port."""
-        key = (*port.call[:2], 0, *port.call[3:])
+        key = port.of(0).call
         held = (rank.calls[key] for rank in self.runs.reference.ranks if key in rank.calls)
         return next((getattr(call, port.side).get(port.name) for call in held), None)
 
     def compare(self, rank: RankRecord, port: Port) -> Compared | str:
         """Compare one tensor; a string says why that is not possible."""
-        if EXPERTS in f"{port.call[3]}.":
-            return "has its rows in the order of experts"
         if port.side == "outputs" and port.call[3].rpartition(".")[2] == PREDICTIONS:
             # With sequence parallelism its shape can be that of one whole sequence.
             return "holds several sequences, one after the other"
-        call = rank.calls[port.call]
-        held = rank.trace.tensors[getattr(call, port.side)[port.name]]
-        stored = held.gradient if port.backward else held.value
+        stored = rank.stored(port)
         if stored is None:
             return "has no gradient"
+        if INSIDE.match(port.call[3]):
+            held = self._experts[0].rows_in(self._experts[1], rank, port)
+            if isinstance(held, str) or stored.shape[:1] != held.index.shape:
+                return held if isinstance(held, str) else NO_ROWS.format(list(stored.shape))
+            return self._beside(rank, port, stored, held, RowKind(0, samples=False))
         rows = self._rows(coordinates(rank.trace.place), port.call[0], port.call[2])
         if rows is None:
             return "belongs to a microbatch of unknown tokens"
@@ -143,18 +139,19 @@ class TraceComparison:
             port.name[: len(ANGLES)], port.call[3].rpartition(".")[2][: len(ANGLES)],
         ):  # fmt: skip
             return self._by_position(rank, port, stored)
-        kind = row_kind(stored, rows, rank)
+        flat = port.call[3].endswith(".router") and len(stored.shape) == 2
+        kind = row_kind(stored, rows, rank, tokens=flat)
         if np.dtype(stored.dtype).kind != "f" and kind is not None and kind.axis != 1:
             return "holds no real numbers"
         if kind is None:
-            return f"has a shape of unknown rows, {list(stored.shape)}"
+            return NO_ROWS.format(list(stored.shape))
         return self._beside(rank, port, stored, rows, kind)
 
     def _beside(
         self, rank: RankRecord, port: Port, stored: Values, rows: Rows, kind: RowKind
     ) -> Compared | str:
         """Compare the rows of a tensor that the reference has."""
-        tensor, _, data, stage = coordinates(rank.trace.place)
+        tensor, _, _, stage = coordinates(rank.trace.place)
         mine, part = rank.values(stored), kind.part(len(rows.index), tensor)
         source, index = rows.source[part], rows.index[part]
         pieces, order = [], []
@@ -190,27 +187,40 @@ class TraceComparison:
             expected = pieces[0]
         if expected.shape != mine.shape:
             return f"has another shape than in the reference, {list(stored.shape)}"
-        if port.backward:
-            expected = expected * self.scales.get((port.call[0], data, port.call[2]), 1.0)
         back = np.argsort(chosen)
         mine, expected = kind.take(mine, back), kind.take(expected, back)
-        scale, tolerance = self._scale(port, (data, stage), mine)
+        return self._judged(port, rank, (mine, expected), rows, chosen[back] + part.start, kind)
+
+    def _judged(
+        self, port: Port, rank: RankRecord, both: tuple[Array, Array], rows: Rows, here: Array,
+        kind: RowKind,
+    ) -> Compared:  # fmt: skip
+        """Measure how much two tensors differ, which have the same rows."""
+        mine, expected = both
+        expert, lost, data = None, 0, np.array([rank.trace.place.data])
+        if isinstance(rows, ExpertRows):
+            expert, lost, data = rows.expert[here], rows.lost, rows.data[here]
+        at = [(port.call[0], one, port.call[2]) for one in data.tolist() if port.backward]
+        if at:
+            factor = np.array([self.scales.get(one, 1.0) for one in at])
+            expected = expected * factor.reshape(-1, *[1] * (mine.ndim - 1))
+        scale, tolerance = self._scale(port, rank.trace.place.pipeline, mine)
         by_row = kind.by_row(_difference(mine, expected, scale))
-        here = chosen[back] + part.start
+        by_row = (by_row.T / abs(factor)).T if at else by_row
         return Compared(
             float(by_row.max(initial=0.0)), tolerance, mine, expected, by_row,
-            rows.position[here], rows.sequence[here],
+            rows.position[here], rows.sequence[here], expert, lost,
         )  # fmt: skip
 
     def _by_position(self, rank: RankRecord, port: Port, stored: Values) -> Compared | str:
         """Compare the positions of a tensor that some microbatch of the reference has, too."""
-        _, _, data, stage = coordinates(rank.trace.place)
+        stage = rank.trace.place.pipeline
         found = [
             (other.values(held), held.every)
             for other in self.runs.reference.ranks
             for batch in other.trace.batches
             if coordinates(other.trace.place)[3] == stage
-            if (held := _held(other, port, (*port.call[:2], batch.microbatch, *port.call[3:])))
+            if (held := other.stored(port.of(batch.microbatch)))
         ]
         mine = rank.values(stored)
         whole, every = max(found, key=lambda one: len(one[0]), default=(mine[:0], 1))
@@ -219,54 +229,54 @@ class TraceComparison:
         if not len(index) or whole.shape[1:] != mine.shape[1:]:
             return "has no counterpart in the reference"
         mine, expected = mine[index], whole[index]
-        scale, tolerance = self._scale(port, (data, stage), mine)
+        scale, tolerance = self._scale(port, stage, mine)
         by_row = RowKind(0, samples=False).by_row(_difference(mine, expected, scale))
         return Compared(
             float(by_row.max()), tolerance, mine, expected, by_row, index, np.zeros_like(index)
         )
 
-    def _scale(self, port: Port, at: tuple[int, int], mine: Array) -> tuple[float, float]:
-        """Return the largest value of a tensor, and what it may differ by."""
-        if mine.dtype.kind in "iu":
-            return 1.0, 0.0
-        every = replace(port, call=(*port.call[:2], 0, *port.call[3:]))
-        scale, tolerance = self._tolerance(every, at[1])
-        if port.backward:
-            scale *= abs(self.scales.get((port.call[0], at[0], port.call[2]), 1.0))
-        return scale, tolerance
+    def _scale(self, port: Port, stage: int, mine: Array) -> tuple[float, float]:
+        """Return the largest value of a tensor of the reference, and what it may differ by."""
+        return (1.0, 0.0) if mine.dtype.kind in "iu" else self._tolerance(port.of(0), stage)
 
     def _measured(self, port: Port, stage: int) -> tuple[float, float]:
         """Return the largest value of a tensor over a step's microbatches, and its tolerance."""
-        step, chunk, _, module, number = port.call
         largest, moved, epsilon = 0.0, 0.0, 0.0
-        for rank in self.runs.reference.ranks:
-            place = coordinates(rank.trace.place)
-            if place[3] != stage:
-                continue
-            for batch in rank.trace.batches:
-                if (batch.step, batch.chunk) != (step, chunk):
-                    continue
-                key = (step, chunk, batch.microbatch, module, number)
-                other = self.runs.disturbed.at[place]
-                both = [_stored(one, port, key) for one in (rank, other)]
-                if both[0] is None or both[1] is None or both[0].shape != both[1].shape:
-                    continue
-                first = both[0].astype(np.float64)
-                largest = max(largest, float(np.abs(first).max(initial=0.0)))
-                moved = max(moved, float(np.abs(first - both[1]).max(initial=0.0)))
-                epsilon = np.finfo(both[0].dtype).eps if both[0].dtype.kind == "f" else 0.0
+        for first, second in self._disturbed(port, stage):
+            epsilon = np.finfo(first.dtype).eps if first.dtype.kind == "f" else 0.0
+            first = first.astype(np.float64)
+            largest = max(largest, float(np.abs(first).max(initial=0.0)))
+            moved = max(moved, float(np.abs(first - second).max(initial=0.0)))
         moved = moved / largest if largest else 0.0
         return largest, max(FACTOR * moved, FLOOR * float(epsilon))
+
+    def _disturbed(self, port: Port, stage: int) -> Iterator[tuple[Array, Array]]:
+        """Yield a tensor of the reference beside that of the disturbed one, in a whole step."""
+        inside = INSIDE.match(port.call[3])
+        for rank in self.runs.reference.ranks:
+            place = coordinates(rank.trace.place)
+            for batch in rank.trace.batches if place[3] == stage else ():
+                if (batch.step, batch.chunk) != port.call[:2]:
+                    continue
+                one, ranks = port.of(batch.microbatch), (rank, self.runs.disturbed.at[place])
+                both = [x.values(held) for x in ranks if (held := x.stored(one))]
+                if len(both) < 2 or both[0].shape != both[1].shape:
+                    continue
+                if inside:  # a weight that is moved can send a token to another expert
+                    reference, disturbed = self._experts[1:]
+                    same = reference.same(disturbed, ranks, one)
+                    both = [values[same[same < len(values)]] for values in both]
+                yield both[0], both[1]
 
     def _whole(
         self, port: Port, place: Source, at: tuple[int, int], kind: RowKind
     ) -> tuple[Array | None, int]:
         """Return a tensor of the reference, joined over TP where it is split, and what is held."""
         (tensor, stage), reference, parts, every = at, self.runs.reference, [], 1
-        key = (*port.call[:2], place.microbatch, *port.call[3:])
+        tensor = tensor if place.tensor < 0 else place.tensor
         for one in range(kind.split) if kind.split > 1 else (tensor,):
             rank = reference.at.get((one, place.context, place.data, stage))
-            stored = _held(rank, port, key) if rank else None
+            stored = rank.stored(port.of(place.microbatch)) if rank else None
             if rank is None or stored is None:
                 return None, 1
             parts.append(rank.values(stored))
@@ -274,9 +284,11 @@ class TraceComparison:
         return np.concatenate(parts, axis=kind.axis) if len(parts) > 1 else parts[0], every
 
     def _rows_of(self, place: tuple[int, int, int, int], step: int, number: int) -> Rows | None:
-        run = self.runs.run
-        if self.runs.layout:
-            return rows_of(run, run.at[place], self.runs.layout, step, number)
+        run, layout = self.runs.run, self.runs.layout
+        if layout:
+            own = own_rows(run, run.at[place], step, number)
+            size, others = (one.ranks[0].trace.place.sizes[1] for one in (run, self.runs.reference))
+            return own and rows_of(own, size, layout, others, self.runs.dealt)
         # Ranks of a TP group and of a pipeline have the same pack.
         first = run.at.get((0, *place[1:3], 0))
         return None if first is None else self.packed(step).rows(first, step, number)
@@ -288,20 +300,6 @@ class TraceComparison:
 def _difference(mine: Array, expected: Array, scale: float) -> Array:
     found = np.abs(mine.astype(np.float64) - expected) / (scale or 1.0)
     return np.where(np.isnan(found), np.inf, found)
-
-
-def _stored(rank: RankRecord, port: Port, key: CallKey) -> Array | None:
-    stored = _held(rank, port, key)
-    return None if stored is None else rank.values(stored)
-
-
-def _held(rank: RankRecord, port: Port, key: CallKey) -> Values | None:
-    call = rank.calls.get(key)
-    index = getattr(call, port.side).get(port.name) if call else None
-    if index is None:
-        return None
-    held: TracedTensor = rank.trace.tensors[index]
-    return held.gradient if port.backward else held.value
 
 
 @dataclass(frozen=True)
@@ -325,10 +323,6 @@ class RowKind:
         own = count // self.split
         return slice(tensor * own, (tensor + 1) * own) if self.split > 1 else slice(0, count)
 
-    def places(self, index: Array, tensor: int) -> Array:
-        """Return where the rows ``index`` of a CP rank are in a tensor that has all rows."""
-        return self._flattened(index[self.part(len(index), tensor)])
-
     def take(self, values: Array, index: Array) -> Array:
         """Return some rows of a tensor."""
         return np.take(values, self._flattened(index), axis=self.axis)
@@ -347,8 +341,13 @@ class RowKind:
         return moved.reshape(*moved.shape[:kept], -1).max(axis=-1, initial=0.0)
 
 
-def row_kind(stored: Values, rows: Rows, rank: RankRecord) -> RowKind | None:
+def row_kind(
+    stored: Values, rows: Rows, rank: RankRecord, *, tokens: bool = False
+) -> RowKind | None:
     """Find the rows in a shape: [s, b, ...], [b, s], [s b, ...] or [s, ...]; s may be split.
+
+    Args:
+        tokens: Whether the shape is [s b, ...], also where s is split.
 
     Returns:
         ``None`` where the rows are not known, as in [k s, b, ...], several sequences one after the
@@ -358,6 +357,10 @@ def row_kind(stored: Values, rows: Rows, rank: RankRecord) -> RowKind | None:
     size = rank.trace.place.sizes[0]
     first = shape[0] if shape else 0
     second = shape[1] if len(shape) > 1 else 0
+    if tokens:
+        size = size if rank.trace.place.sequence_parallel else 1
+        kind = RowKind(0, samples=False, flat=batch, split=size)
+        return kind if first * size == count * batch else None
     if first == count and count != batch:
         return RowKind(0, second == batch)
     if (first, second) == (batch, count):
@@ -376,5 +379,6 @@ def ports(rank: RankRecord, key: CallKey, side: str, *, backward: bool) -> Itera
         stored = rank.trace.tensors[index].value
         # Numbers of tokens and positions [b, s], which code of upstream can have changed.
         whole = len(stored.shape) == 2 and side == "inputs" and not backward
-        if np.dtype(stored.dtype).kind == "f" or whole:
+        kind = np.dtype(stored.dtype).kind
+        if kind == "f" or (whole and kind in "iu"):
             yield Port(key, side, name, backward)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringproof.rehearsal.locate.comparing import EXPERTS, FACTOR, FLOOR, Port, Runs, TraceComparison
+from ringproof.rehearsal.locate.comparing import FACTOR, FLOOR, Runs, TraceComparison
+from ringproof.rehearsal.locate.experts import INSIDE
 from ringproof.rehearsal.locate.factors import CLOSE, explained, named, scale_between
-from ringproof.rehearsal.locate.reading import Array, RunTrace, coordinates
+from ringproof.rehearsal.locate.reading import Array, Port, RunTrace, coordinates
 from ringproof.rehearsal.locate.result import Beside, Culprit, Measured
 from ringproof.rehearsal.protocol.trace import (
     AFTER,
@@ -70,7 +71,7 @@ def wrong_norm(runs: Runs, step: int, norms: Sequence[float]) -> Culprit | None:
         norms: Those of the run, of its reference and of the disturbed reference.
     """
     mine, expected, moved = norms
-    if lost_experts(runs) or not expected or not _knows_reduced(runs):
+    if not expected or not _knows_reduced(runs) or lost_parameters(runs, (step,)):
         return None
     tolerance = max(FACTOR * abs(moved - expected) / expected, FLOOR * EPSILON)
     error = abs(mine - expected) / expected
@@ -198,7 +199,7 @@ def _collected(
     for rank in run.ranks:
         tensor, _, _, stage = coordinates(rank.trace.place)
         for one in rank.trace.parameters:
-            expert = EXPERTS in one.name
+            expert = INSIDE.match(one.name)
             if (one.step, one.kind) != (step, kind) or (expert and not EXPERT.search(one.name)):
                 continue
             summed = kind == LOCAL
@@ -306,25 +307,17 @@ def _divisors(runs: Runs, step: int) -> str:
 
 
 def _sharing(run: RunTrace) -> int:
-    """Return how many ranks share the rows of a step, also where those of CP were joined."""
-    trace = run.ranks[0].trace
-    joined = max((len(one.ranks) for one in trace.batches), default=1)
-    return max(joined, trace.place.sizes[1]) * trace.place.sizes[2]
+    """Return how many ranks share the rows of a step."""
+    sizes = run.ranks[0].trace.place.sizes
+    return sizes[1] * sizes[2]
 
 
-def lost_experts(runs: Runs) -> int:
-    """Return how many parameters of experts have no counterpart of their shape."""
-    mine, theirs = (
-        {
-            (place.expert_tensor, place.pipeline, one.chunk, one.name): one.value.shape
-            for rank in run.ranks
-            for place in (rank.trace.place,)
-            for one in rank.trace.parameters
-            if EXPERTS in one.name and one.kind == LOCAL
-        }
-        for run in (runs.run, runs.reference)
-    )
-    return sum(not EXPERT.search(at[3]) or theirs.get(at) != mine[at] for at in mine)
+def lost_parameters(runs: Runs, steps: Collection[int]) -> set[str]:
+    """Return the parameters of which no gradient has a counterpart of its shape."""
+    names = {one.name for rank in runs.run.ranks for one in rank.trace.parameters
+             if one.kind != WEIGHT and one.step in steps}  # fmt: skip
+    kinds = ((step, kind) for step in steps for kind in (LOCAL, REDUCED))
+    return names - {one.name[3] for at in kinds for one in differences(runs, *at)}
 
 
 def _knows_reduced(runs: Runs) -> bool:

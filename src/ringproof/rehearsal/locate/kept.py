@@ -34,7 +34,7 @@ MOST_ROWS = 1 << 22
 """Rows of a pack."""
 MOST_THINNED = 1 << 27
 """Values of a tensor of which a trace holds some rows only."""
-DTYPES = ("<f4", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1")
+DTYPES = ("<f4", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")
 """Types of values that ranks write, as numpy names them."""
 WRITES = "name a folder that ringproof rehearse --keep-trace wrote, such as DIR/launch/run"
 
@@ -169,6 +169,9 @@ def _in_run(records: list[RankRecord]) -> Iterator[str]:
         widths = (sizes[0], sizes[1], sizes[2], sizes[3])
         if place.sizes != sizes or any(not 0 <= a < b for a, b in zip(at, widths, strict=True)):
             yield f"rank {number} is outside of the layout"
+        shares = number in place.experts and 0 <= place.expert_tensor < len(place.experts)
+        if place.experts and not shares:
+            yield f"rank {number} has no place among the ranks that share experts"
         if record.trace.rank != number or at in seen:
             yield f"rank {number} is there twice"
         seen.add(at)

@@ -13,17 +13,16 @@ from ringproof.rehearsal.locate.gradients import (
     EPSILON,
     knows_reduced,
     loss_scales,
-    lost_experts,
+    lost_parameters,
     wrong_gradients,
     wrong_norm,
     wrong_weights,
 )
-from ringproof.rehearsal.locate.joining import joined
 from ringproof.rehearsal.locate.kept import keep
 from ringproof.rehearsal.locate.overview import error_map
 from ringproof.rehearsal.locate.reading import RunTrace, read_run
 from ringproof.rehearsal.locate.result import Culprit, WrongPlace
-from ringproof.rehearsal.locate.rows import layout_of
+from ringproof.rehearsal.locate.rows import dealt_as, layout_of
 from ringproof.rehearsal.locate.search import Search
 from ringproof.rehearsal.protocol.program import Program
 from ringproof.rehearsal.protocol.reports import Failure
@@ -146,10 +145,7 @@ def located(
     steps: Sequence[int],
     told: Told = Told(),
 ) -> WrongPlace:
-    """Find the first tensor of a run that its reference does not have, from their traces.
-
-    A reference with context parallelism whose sequences are not packed is put together first.
-    """
+    """Find the first tensor of a run that its reference does not have, from their traces."""
     given = tuple(steps)
     every = (*run.ranks, *reference.ranks, *disturbed.ranks)
     if any(rank.trace.full for rank in every):
@@ -166,7 +162,7 @@ def located(
             break
     if culprit is None and told.failure is not None:
         culprit = search.failed(told.failure)
-    said = (search.compared, _left_out(search.left_out, runs))  # before all others are compared
+    said = search.compared, _left_out(search.left_out, runs, given)  # before others are compared
     if culprit is None and told.failure is not None:
         at = f" at {told.failure.place}" if told.failure.place else ""
         why = f"the run ends outside of all modules that are traced{at}: {told.failure.message}"
@@ -191,13 +187,13 @@ def _runs(run: RunTrace, reference: RunTrace, disturbed: RunTrace) -> Runs | str
         return "the runs differ in TP, DP or PP, not only in CP"
     if packed:
         return Runs(run, reference, disturbed, "")
-    whole, moved = joined(reference), joined(disturbed)
-    if isinstance(whole, str) or isinstance(moved, str):
-        return whole if isinstance(whole, str) else str(moved)
-    layout = layout_of(run, whole)
+    dealt = dealt_as(reference)
+    if dealt is None:
+        return "the positions of the ranks are in no known layout"
+    layout = layout_of(run, reference, dealt)
     if layout is None:
         return "the tokens of the ranks are not those of the reference in any known layout"
-    return Runs(run, whole, moved, layout)
+    return Runs(run, reference, disturbed, layout, dealt)
 
 
 def _in_step(
@@ -220,16 +216,16 @@ def _in_step(
     return found
 
 
-def _left_out(counts: Counter[str], runs: Runs) -> tuple[tuple[str, int], ...]:
+def _left_out(seen: Counter[str], runs: Runs, steps: Sequence[int]) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     run = runs.run
     if not knows_reduced(run):
         found[SHARDED] = 1
     if run.ranks[0].trace.overlapped:
         found["gradients before their reduction, which overlaps the backward"] = 1
-    found |= counts
-    if count := lost_experts(runs):
-        found["gradients of the parameters of experts"] = count
+    found |= seen
+    if lost := lost_parameters(runs, steps):
+        found[f"gradients of parameters without a counterpart, such as {min(lost)}"] = len(lost)
     if closed := max(rank.trace.closed for rank in run.ranks):
         found["tensors inside of decoder layers that the sample of the trace leaves out"] = closed
     thinned = (one.value.every > 1 for rank in run.ranks for one in rank.trace.tensors)

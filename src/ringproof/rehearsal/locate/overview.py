@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 
-from ringproof.rehearsal.locate.comparing import Compared, Port, ports
+from ringproof.rehearsal.locate.comparing import Compared, ports
 from ringproof.rehearsal.locate.gradients import differences
-from ringproof.rehearsal.locate.reading import RankRecord
+from ringproof.rehearsal.locate.reading import Port, RankRecord
 from ringproof.rehearsal.locate.result import MOST_TIMES, Culprit, ErrorMap, ModuleErrors
 from ringproof.rehearsal.locate.search import Search, calls_of, stage_of
 from ringproof.rehearsal.protocol.trace import REDUCED, WEIGHT

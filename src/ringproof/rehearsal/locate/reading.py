@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,25 @@ CallKey = tuple[int, int, int, str, int]
 
 
 @dataclass(frozen=True)
+class Port:
+    """One tensor at the border of a call.
+
+    Attributes:
+        side: ``inputs`` or ``outputs``.
+        backward: Whether its gradient is meant.
+    """
+
+    call: CallKey
+    side: str
+    name: str
+    backward: bool = False
+
+    def of(self, microbatch: int) -> Port:
+        """Return the same port in another microbatch."""
+        return replace(self, call=(*self.call[:2], microbatch, *self.call[3:]))
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """What one rank recorded, with its values.
 
@@ -46,6 +65,13 @@ class RankRecord:
         if stored.every == 1:
             return value
         return np.repeat(value, stored.every, axis=0)[: stored.shape[0]]
+
+    def stored(self, port: Port) -> Values | None:
+        """Return where a tensor or its gradient is; ``None`` where the rank has none."""
+        call = self.calls.get(port.call)
+        index = getattr(call, port.side).get(port.name) if call else None
+        held = None if index is None else self.trace.tensors[index]
+        return held and (held.gradient if port.backward else held.value)
 
     def is_last(self, chunk: int) -> bool:
         """Whether a chunk of this rank computes the loss."""

@@ -8,14 +8,14 @@ which the tokens of the ranks are those of the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from ringproof.rehearsal.locate.reading import Array, RankRecord, RunTrace, coordinates
 
-TOKENS = "input_ids"
+TOKENS, POSITIONS = "input_ids", "position_ids"
 MASK = "loss_mask"
 """Name of the input that is zero in rows of padding, which the reference need not have."""
 PADDING = -1  # as the position and sequence of a row
@@ -48,12 +48,14 @@ class Source:
         context: CP coordinate of that rank.
         data: DP coordinate of that rank.
         rows: Rows that it has of one sample.
+        tensor: TP coordinate of that rank; -1 for that of the rank itself.
     """
 
     context: int
     data: int
     microbatch: int
     rows: int
+    tensor: int = -1
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,6 @@ class Rows:
     sequence: Array
     batch: int
 
-    @property
-    def whole(self) -> int:
-        """Rows of the microbatch of the reference, of one sample, where there is only one."""
-        return self.sources[0].rows
-
 
 def plain_rows(index: Array, source: Source, batch: int) -> Rows:
     """Return rows that all are in one microbatch of the reference, by their positions in it."""
@@ -88,35 +85,68 @@ def plain_rows(index: Array, source: Source, batch: int) -> Rows:
     return Rows((source,), none, index, index, none, batch)
 
 
-def layout_of(run: RunTrace, reference: RunTrace) -> str | None:
+def dealt_as(run: RunTrace) -> str | None:
+    """Return the layout in which positions that the model is given are those of one sequence.
+
+    Returns:
+        ``None`` where they are in no known layout.
+    """
+    if run.ranks[0].trace.place.sizes[1] == 1:
+        return "contiguous"
+    for name, layout in LAYOUTS.items():
+        found = [
+            bool((given == layout(record.trace.place.context, size, given.shape[1] * size)).all())
+            for record in run.ranks
+            for size in (record.trace.place.sizes[1],)
+            for key in record.batches
+            if (given := tokens(record, key, POSITIONS)) is not None
+        ]
+        if found and all(found):
+            return name
+    return None
+
+
+def places(layout: str, size: int, length: int) -> Array:
+    """Return where each row of a sequence [length] is in those of its CP ranks, one by one."""
+    rows = [LAYOUTS[layout](rank, size, length) for rank in range(size)]
+    return np.argsort(np.concatenate(rows))
+
+
+def layout_of(run: RunTrace, reference: RunTrace, dealt: str) -> str | None:
     """Return the layout in which most tokens of the run are those of the reference.
+
+    Args:
+        dealt: Layout of the reference.
 
     Returns:
         ``None`` where fewer than half of the tokens are right in every layout, so that rows
         cannot be identified.
     """
-    share = {name: _share(run, reference, layout) for name, layout in LAYOUTS.items()}
+    share = {name: _share(run, reference, name, dealt) for name in LAYOUTS}
     best = max(share, key=lambda name: share[name])
     return best if share[best] >= 0.5 else None
 
 
-def _share(run: RunTrace, reference: RunTrace, layout: Layout) -> float:
+def _share(run: RunTrace, reference: RunTrace, layout: str, dealt: str) -> float:
     right = whole = 0
     for rank in run.ranks:
         tensor, context, data, stage = coordinates(rank.trace.place)
-        size = rank.trace.place.sizes[1]
-        other = reference.at.get((tensor, 0, data, stage))
-        for key in rank.batches if other else ():
-            assert other is not None
-            mine, theirs = tokens(rank, key), tokens(other, key)
-            if mine is None or theirs is None or theirs.shape[1] != mine.shape[1] * size:
+        for key in rank.batches:
+            mine, theirs = tokens(rank, key), []
+            for at, other in sorted(reference.at.items()):
+                known = tokens(other, key) if (at[0], *at[2:]) == (tensor, data, stage) else None
+                theirs += [] if known is None else [known]
+            count = sum(one.shape[1] for one in theirs)
+            size = rank.trace.place.sizes[1]
+            if mine is None or not count or count != mine.shape[1] * size:
                 continue
-            right += int((mine == theirs[:, layout(context, size, theirs.shape[1])]).sum())
+            rows = places(dealt, len(theirs), count)[LAYOUTS[layout](context, size, count)]
+            right += int((mine == np.concatenate(theirs, axis=1)[:, rows]).sum())
             whole += mine.size
     return right / whole if whole else 0.0
 
 
-def rows_of(run: RunTrace, rank: RankRecord, layout: str, step: int, number: int) -> Rows | None:
+def own_rows(run: RunTrace, rank: RankRecord, step: int, number: int) -> Rows | None:
     """Return the rows of a rank in a microbatch, which its first pipeline stage knows.
 
     Returns:
@@ -127,10 +157,30 @@ def rows_of(run: RunTrace, rank: RankRecord, layout: str, step: int, number: int
     given = None if first is None else tokens(first, (step, 0, number))
     if given is None:
         return None
-    size = rank.trace.place.sizes[1]
-    length = given.shape[1] * size
-    index = LAYOUTS[layout](context, size, length)
-    return plain_rows(index, Source(0, data, number, length), given.shape[0])
+    count = given.shape[1]
+    return plain_rows(np.arange(count), Source(context, data, number, count), given.shape[0])
+
+
+def rows_of(own: Rows, size: int, layout: str, others: int, dealt: str) -> Rows | None:
+    """Return the rows of a rank as those of the reference.
+
+    Args:
+        own: Its own rows.
+        size: Number of CP ranks, to which a sequence is dealt in a layout.
+        others: The same of the reference, with the layout ``dealt``.
+
+    Returns:
+        ``None`` where the reference cannot have as many rows.
+    """
+    (source,) = own.sources
+    length = source.rows * size
+    found = places(dealt, others, length)
+    if len(found) != length:
+        return None
+    position = LAYOUTS[layout](source.context, size, length)
+    part, at = length // others, found[position]
+    sources = tuple(replace(source, context=one, rows=part) for one in range(others))
+    return Rows(sources, at // part, at % part, position, own.sequence, own.batch)
 
 
 def tokens(rank: RankRecord, key: tuple[int, int, int], name: str = TOKENS) -> Array | None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringproof.rehearsal.locate.comparing import Compared, Port, TraceComparison, ports
+from ringproof.rehearsal.locate.comparing import Compared, TraceComparison, ports
 from ringproof.rehearsal.locate.factors import explained
 from ringproof.rehearsal.locate.packs import lengths_of
-from ringproof.rehearsal.locate.reading import CallKey, RankRecord
+from ringproof.rehearsal.locate.reading import CallKey, Port, RankRecord
 from ringproof.rehearsal.locate.result import Beside, Culprit
 from ringproof.rehearsal.locate.rows import PADDING
+from ringproof.rehearsal.locate.saying import numbers
 from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.protocol.trace import APPLIED, LOSS, TracedBatch, TracedCall
 
@@ -226,6 +227,9 @@ class Search:
         known = self._seen.get(key)
         if known is None or isinstance(known, str):
             known = self._seen[key] = self.comparison.compare(rank, port)
+            if isinstance(known, Compared) and known.lost:
+                said = f"rows inside {port.call[3]} that the reference sends to other experts"
+                self.left_out[said] += known.lost
         if isinstance(known, str):
             # Data, and what is computed from them alone, have no gradient in any run.
             if known != "has no gradient":
@@ -284,7 +288,7 @@ class Search:
         return Culprit(
             phase=blamed.phase,
             module=blamed.module,
-            tensor=", ".join((blamed.tensor, *names)),
+            tensor=", ".join((blamed.tensor, *names)) + _experts(same),
             step=worst.port.call[0],
             microbatches=tuple(sorted({one.port.call[2] for one in same})),
             ranks=tuple(sorted({one.rank.trace.rank for one in same})),
@@ -486,6 +490,17 @@ def _samples(same: list[WrongTensor]) -> tuple[int, ...]:
         else:
             found |= set(one.compared.sequence[wrong[:, 0]].tolist())
     return tuple(sorted(found - {PADDING}))
+
+
+def _experts(same: list[WrongTensor]) -> str:
+    """Name the experts whose rows are wrong; empty outside of experts."""
+    found = {
+        int(number)
+        for one in (wrong.compared for wrong in same)
+        if one.expert is not None
+        for number in one.expert[one.row_errors > one.tolerance]
+    }
+    return f" (rows of expert{'s' * (len(found) > 1)} {numbers(sorted(found))})" if found else ""
 
 
 def _ranges(same: list[WrongTensor]) -> tuple[tuple[int, int], ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 AFTER = -2
 """In the place of where a rank's part of a parameter begins: after those of the ranks before it."""
 LOCAL, REDUCED, WEIGHT = "local", "reduced", "weight"
-HEAD, FORMAT = "trace.json", 2
+HEAD, FORMAT = "trace.json", 3
 MOST_BYTES = 2_000_000_000
 """Bytes on disk of the traces of runs that are compared with each other."""
 LOSS, LOSS_CALLER, SCALING = "(loss)", "(loss caller)", "(scaling)"
@@ -79,6 +79,8 @@ class Place:
 
     Attributes:
         expert_tensor: Rank among those that have parts of the same experts.
+        experts: Ranks that send each other tokens for their experts; those that have parts of the
+            same experts are side by side.
     """
 
     tensor: int
@@ -88,6 +90,7 @@ class Place:
     sizes: tuple[int, int, int, int]
     sequence_parallel: bool
     expert_tensor: int = 0
+    experts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def place_in(model: Any) -> Place:
     from megatron.core import parallel_state as state
 
     config = getattr(model, "config", None)
+    experts = state.get_expert_tensor_and_model_parallel_group()
     return Place(
         tensor=state.get_tensor_model_parallel_rank(),
         context=state.get_context_parallel_rank(),
@@ -40,4 +41,5 @@ def place_in(model: Any) -> Place:
         ),
         sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
         expert_tensor=state.get_expert_tensor_parallel_rank(),
+        experts=tuple(torch.distributed.get_process_group_ranks(experts)),
     )

@@ -128,7 +128,8 @@ class TraceRecorder:
         self._chunks.append(model)
         if not chunk and not self._request.rows:
             self._watch_functions()
-        for name, module in _named(model):
+        for name, module, first in _named(model):
+            name = _of_expert(name, first)
             if not self._records(model, name):
                 continue
             self._forwards.setdefault(name, self._relative(forward_of(module)))
@@ -442,9 +443,13 @@ def _recomputes() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _named(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of a chunk with the numbers that their layers have in the whole model."""
+def _named(model: Any) -> Iterator[tuple[str, Any, int]]:
+    """Yield the modules of a chunk with the numbers that their layers have in the whole model.
+
+    The number of the first expert of the rank follows, for what is inside of a layer of experts.
+    """
     renamed: dict[str, str] = {}
+    first = 0
     for name, module in model.named_modules():
         number = getattr(module, "layer_number", None)
         outer, _, last = name.rpartition(".")
@@ -452,19 +457,20 @@ def _named(model: Any) -> Iterator[tuple[str, Any]]:
         if LAYER.search(name) and isinstance(number, int):
             whole = f"{renamed[outer]}.{number - 1}"
         renamed[name] = whole
-        yield whole, module
+        first = next(iter(getattr(module, "local_expert_indices", ())), first)
+        yield whole, module, first
+
+
+def _of_expert(name: str, first: int) -> str:
+    """Return a name with the number that its expert has in the whole model."""
+    return EXPERT.sub(lambda found: f"{found[1]}{first + int(found[2])}", name, count=1)
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of a chunk by their names, and experts' numbers, in the whole model."""
-    first = 0
-    for prefix, module in _named(model):
-        first = next(iter(getattr(module, "local_expert_indices", ())), first)  # a layer of experts
+    for prefix, module, first in _named(model):
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            expert = EXPERT.search(name)
-            if expert:
-                name = f"{name[: expert.start(2)]}{first + int(expert[2])}{name[expert.end() :]}"
-            yield name, parameter
+            yield _of_expert(name, first), parameter
 
 
 def _by_name(module: Any, given: Any, named: Any) -> dict[str, Any]:
@@ -486,7 +492,7 @@ def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of values by name; those in tuples and dictionaries with a longer name."""
     for name, value in tree.items():
         if isinstance(value, torch.Tensor):
-            if value.dtype != torch.bool:
+            if value.dtype != torch.bool or value.dim() == 2:  # as the map of a router
                 yield name, value
         elif isinstance(value, list | tuple):
             yield from _tensors({f"{name}.{number}": one for number, one in enumerate(value)})
