@@ -132,6 +132,51 @@ def dispatched_row_lost(given: Given, run: Run) -> Any:
     return run()
 
 
+EXPERTS = "megatron.core.transformer.moe.experts"
+KINDS_OF_EXPERTS = (f"{EXPERTS}:SequentialMLP", f"{EXPERTS}:TEGroupedMLP")
+
+
+@planted(*(f"{kind}.__init__" for kind in KINDS_OF_EXPERTS))
+def last_expert_activated_wrongly(given: Given, run: Run) -> Any:
+    """The activation of the last expert of the last rank is too large by a thousandth."""
+    import torch.distributed as dist
+
+    def scaled(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        rows, *counts = arguments
+        factor = rows.new_ones(len(rows), 1)
+        factor[-counts[0][-1] if counts else 0 :] = 1.001
+        return rows * factor, *counts
+
+    result = run()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        experts = getattr(given["self"], "local_experts", [given["self"]])
+        experts[-1].linear_fc2.register_forward_pre_hook(scaled)
+    return result
+
+
+@planted(*(f"{kind}.forward" for kind in KINDS_OF_EXPERTS))
+def probabilities_applied_twice(given: Given, run: Run) -> Any:
+    """The rows of the experts of the last rank are multiplied twice by their probabilities."""
+    import torch.distributed as dist
+
+    if dist.get_rank() == dist.get_world_size() - 1:
+        given["permuted_probs"] = given["permuted_probs"] ** 2
+    return run()
+
+
+@planted(*(f"{kind}.forward" for kind in KINDS_OF_EXPERTS))
+def rows_of_an_expert_shifted(given: Given, run: Run) -> Any:
+    """The rows of the first expert of the first rank are shifted by one."""
+    import torch
+    import torch.distributed as dist
+
+    rows, count = given["permuted_local_hidden_states"], int(given["tokens_per_expert"][0])
+    if dist.get_rank() == 0:
+        moved = rows[:count].roll(1, dims=0)
+        given["permuted_local_hidden_states"] = torch.cat([moved, rows[count:]])
+    return run()
+
+
 @planted("megatron.core.transformer.transformer_block:TransformerBlock.__init__")
 def final_norm_not_summed(given: Given, run: Run) -> Any:
     """Gradients of the last norm are not summed over the parts of sequence parallelism."""
