@@ -11,6 +11,7 @@ import pytest
 
 from checks.running import ringproof
 from checks.site.conftest import Complaints
+from ringproof.prove.showing import render_report
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "docs" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
@@ -124,6 +125,16 @@ def test_the_proofs_fit_and_can_be_filtered(width: int, page: Any, complaints: C
     assert all("dynamic" in text.lower() for text in shown.all_inner_texts())
     assert page.inner_text(".filter output") == f"{shown.count()} of {rows.count()} rows"
     assert complaints == []
+
+
+@pytest.mark.parametrize("width", (390, 1440))
+def test_the_report_of_prove_fits(width: int, page: Any) -> None:
+    """Also where a statement holds a word that no line can hold, such as a path of a launch."""
+    record = json.loads((ROOT / "evidence" / "cpu-gloo" / f"{SKILL}.json").read_text())
+    record["claims"][0]["says"] += " " + "x" * 500
+    page.set_viewport_size({"width": width, "height": 900})
+    page.set_content(render_report([record], (), ()))
+    assert page.evaluate(OVERFLOWS) == []
 
 
 def planned(page: Any) -> dict[str, Any]:
