@@ -33,6 +33,7 @@ def _because(error: Exception, cause: Exception) -> Exception:
         (OSError(errno.EFBIG, "File too large"), "files: one would become larger"),
         (FileNotFoundError(2, "No usable temporary directory found in ['/x']"), "TMPDIR: no"),
         (RankFailure(0, "RuntimeError: Resource temporarily unavailable"), "threads: a rank can"),
+        (RankFailure(0, "DistStoreError: File too large"), "files: one would become larger"),
         (PermissionError(errno.EACCES, "no", "a/b"), "files: 'a/b' is closed to this user; open"),
         (_because(EOFError(), OSError(errno.EMFILE, "")), "files: no more can be opened"),
     ],

@@ -12,13 +12,14 @@ _PROCESSES = ("processes", "no more can be started; raise `ulimit -u`, or use fe
 _MEMORY = ("memory", "no more can be had; raise `ulimit -v` and `ulimit -d`, or ask for less")
 _THREADS = ("threads", "a rank can start no more; raise `ulimit -u`, `ulimit -v` and `ulimit -d`")
 _DISK = ("disk", "no space is left; free some, or set TMPDIR to a folder that has room")
+_LARGE = ("files", "one would become larger than is allowed; raise `ulimit -f`")
 _REASONS = MappingProxyType(
     {
         errno.EAGAIN: _PROCESSES,
         errno.ENOMEM: _MEMORY,
         errno.EMFILE: ("files", "no more can be opened; raise `ulimit -n`, or use fewer ranks"),
         errno.ENFILE: ("files", "this machine can open no more; end other programs"),
-        errno.EFBIG: ("files", "one would become larger than is allowed; raise `ulimit -f`"),
+        errno.EFBIG: _LARGE,
         errno.ENOSPC: _DISK,
         errno.EDQUOT: _DISK,
         errno.EROFS: ("disk", "it is read-only; name folders on another one"),
@@ -28,6 +29,7 @@ _REASONS = MappingProxyType(
 _TEXTS = (
     ("start new thread", _PROCESSES),
     ("RuntimeError: Resource temporarily unavailable", _THREADS),
+    ("DistStoreError: File too large", _LARGE),
     ("failed to map segment", _MEMORY),
     ("allocate memory", _MEMORY),
     ("No usable temporary directory", ("TMPDIR", "no folder for temporary files can be written; "
