@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from checks.doctor.test_corpus import CORPUS, LATER, beyond
 from checks.doctor.upstream_lines import COMMITS, cards, stack_at, upstream_at
 from ringproof.cli.main import app
 from ringproof.doctor import checked
@@ -346,6 +347,23 @@ def test_what_no_rule_says_is_refused_by_upstreams_own_checks(stage, tmp_path):
         assert answer.accepted is False, answer
         assert message in answer.message
         assert answer.place.startswith("megatron/")
+
+
+LATE = [(one, line) for one in CORPUS for line, verdict in list(one.verdict.items())[:1]
+        if beyond(verdict, LATER)]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "line"), LATE, ids=lambda given: getattr(given, "id", given))
+def test_what_ends_after_the_checks_is_said_by_upstreams_own_program(one, line, stage, tmp_path):
+    upstream_at(stage, line)
+    examined = examine(one.settings(tmp_path, one.unknown.get(line, ())), stack_at(line))
+    answer = checked.ask(
+        checked.launch_to_check(examined), upstream_of(line, cards()), None, cache=stage.cache,
+        offline=True, folder=tmp_path / "logs", progress=lambda *_: None,
+    )  # fmt: skip
+    assert answer.accepted is False, answer
+    assert beyond(one.verdict[line], LATER) in answer.message
 
 
 def test_a_message_that_a_finding_names_is_not_repeated():

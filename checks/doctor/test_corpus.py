@@ -30,7 +30,9 @@ from ringproof.upstream.tree import FolderTree
 FILE = Path(__file__).with_name("corpus.yaml")
 NODE = 8
 BEYOND = "beyond: "
-"""Begins the verdict where upstream refuses what doctor does not judge; its message follows."""
+"""Begins the verdict where upstream refuses what no rule judges; its message follows."""
+LATER = "later: "
+"""The same, where upstream's checks accept a launch with which its program ends."""
 EFFECTS = {
     "refused": Effect.REFUSED,
     "fails": Effect.FAILS,
@@ -112,14 +114,14 @@ def found(examination: Examination) -> set[tuple[Effect, str]]:
 
 def expected(verdict: str) -> set[tuple[Effect, str]]:
     """Return what doctor has to say."""
-    words = [part.split() for part in verdict.split("; ") if not part.startswith(BEYOND)]
+    words = [part.split() for part in verdict.split("; ") if not part.startswith((BEYOND, LATER))]
     return {(EFFECTS[part[0]], part[1]) for part in words if part != ["ok"]}
 
 
-def beyond(verdict: str) -> str:
-    """Return the message with which upstream refuses what doctor does not judge; else empty."""
-    parts = (part for part in verdict.split("; ") if part.startswith(BEYOND))
-    return next(parts, "").removeprefix(BEYOND)
+def beyond(verdict: str, begin: str = BEYOND) -> str:
+    """Return the message with which upstream refuses what no rule judges; else empty."""
+    parts = (part for part in verdict.split("; ") if part.startswith(begin))
+    return next(parts, "").removeprefix(begin)
 
 
 def entries() -> tuple[Entry, ...]:

@@ -88,9 +88,10 @@ def left_out(settings: Settings) -> str:
         return "options of a bank of graphs, which no rule judges alone"
     if settings.text("cuda_graph_impl") == "local" or settings.on("enable_cuda_graph"):
         return "local CUDA graphs, whose memory pool has no counterpart on the tape"
-    norm = settings.text("normalization", "LayerNorm")
-    if settings.text("transformer_impl") == "local" and norm == "LayerNorm":
-        return "LayerNorm of local layers, which is Apex's kernel where Apex is installed"
+    if settings.text("transformer_impl") == "local":
+        return "local layers, whose norm is Apex's kernel where Apex is installed"
+    if settings.given("num_experts") and not settings.on("disable_bias_linear"):
+        return "experts with bias, which upstream's program refuses without a rule"
     if settings.text("softmax_type", "vanilla") != "vanilla":
         return "another softmax than vanilla, which no stand-in computes"
     return ""
@@ -253,19 +254,8 @@ CASES = (
          f"--sft {PADDED} --context-parallel-size 2"),
     Case("launch/conversations-of-0.16", "batch_size", "release", 1,
          "--sft --no-create-attention-mask-in-dataloader", None),
-    *(Case("launch/experts-with-bias", message, version, 1, options)
-      for version in ("dev", "release")
-      for message, options in (("quick_gelu", "--num-experts 4"),
-                               ("weighted swiglu", "--num-experts 4 --swiglu"))),
     Case("launch/expert-world-size", "world_size", "dev", 2,
          f"{EXPERTS} --expert-model-parallel-size 4", f"{EXPERTS} --expert-model-parallel-size 2"),
-    *(Case("launch/local-norm", message, version, 2, f"{options} --normalization RMSNorm "
-           "--transformer-impl local")
-      for version in ("dev", "r0.19")
-      for message, options in (
-          ("persist", "--tensor-model-parallel-size 1"),
-          ("sequence parallel", "--tensor-model-parallel-size 2 --sequence-parallel "
-           "--no-persist-layer-norm"))),
 )  # fmt: skip
 
 ELSEWHERE: Mapping[str, str] = MappingProxyType(

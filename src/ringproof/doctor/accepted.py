@@ -17,7 +17,6 @@ NO_BACKEND = "No dot product attention backend is available"
 RINGS = ("p2p", "a2a+p2p")
 UNMASKED = "no_create_attention_mask_in_dataloader"
 MOST_SEQUENCES = "thd_max_packed_sequences"
-NOT_GELU = ("swiglu", "quick_geglu", "no_bias_gelu_fusion", "squared_relu")
 SMALLEST = "min_dynamic_context_parallel_size"
 PRESENT_NAME = MappingProxyType({"dynamic_context_parallel": "", "hybrid_context_parallel": None})
 RING = MappingProxyType({"cp_comm_type": "p2p", "hierarchical_context_parallel_sizes": None})
@@ -184,18 +183,6 @@ def _conversations(facts: Facts) -> bool:
 def _several_samples(facts: Facts) -> object:
     given = facts.number("micro_batch_size", 1)
     return _conversations(facts) and given != 1 and f"micro_batch_size is {given} with --sft"
-
-
-def _torch_norm(facts: Facts) -> bool:
-    """Whether PyTorch's own normalisation is used, as local layers do for RMSNorm."""
-    local = facts.megatron and facts.text("transformer_impl") == "local"
-    return local and facts.text("normalization") == "RMSNorm"
-
-
-def _plain_experts(facts: Facts) -> bool:
-    """Whether experts compute one by one, with the fused activation that upstream turns on."""
-    bias = facts.megatron and facts.experts > 0 and not facts.on("disable_bias_linear")
-    return bias and not facts.on("moe_grouped_gemm")
 
 
 def _dense_mask(facts: Facts) -> object:
@@ -453,29 +440,6 @@ ACCEPTED: tuple[Rule, ...] = (
          lines=("hybrid-0.16",),
          message="must both have shape [batch_size + 1]",
          remedy="take a later release, in which --sft trains"),
-    Rule(LAUNCH + "experts-with-bias", Effect.FAILS,
-         lambda f: _plain_experts(f) and not f.has(*NOT_GELU)
-         and "experts with bias and the fused GELU", lines=(*OLD, V1),
-         message="Only support fusion of swiglu and quick_gelu with per_token_scale in MLP.",
-         remedy="give --disable-bias-linear", repair={"disable_bias_linear": ""}),
-    Rule(LAUNCH + "experts-with-bias", Effect.FAILS,
-         lambda f: _plain_experts(f) and f.has("swiglu") and not f.has("no_bias_swiglu_fusion")
-         and "experts with bias and the fused SwiGLU", lines=(*OLD, V1),
-         message="Bias is not supported for weighted swiglu fusion",
-         remedy="give --disable-bias-linear", repair={"disable_bias_linear": ""}),
-    Rule(LAUNCH + "local-norm", Effect.FAILS,
-         lambda f: _torch_norm(f) and not f.has("no_persist_layer_norm")
-         and "local layers with RMSNorm, and the persistent kernel is asked for",
-         lines=(*OLD, *NEW),
-         message="persist_layer_norm not supported by torch LayerNorm",
-         remedy="give --no-persist-layer-norm, or take transformer_impl transformer_engine",
-         repair={"no_persist_layer_norm": ""}),
-    Rule(LAUNCH + "local-norm", Effect.FAILS,
-         lambda f: _torch_norm(f) and f.tp > 1 and f.on("sequence_parallel")
-         and "local layers with RMSNorm and sequence parallelism", lines=(*OLD, *NEW),
-         message="sequence parallel not supported by torch LayerNorm",
-         remedy="set transformer_impl to transformer_engine, or leave --sequence-parallel out",
-         repair={"transformer_impl": "transformer_engine"}),
     Rule(LAUNCH + "expert-world-size", Effect.FAILS, _experts,
          message="world_size (",
          remedy="make ETP x EP x PP divide the number of ranks; CP has no part in it"),

@@ -43,18 +43,6 @@ def _delta_net_of_018(facts: Facts) -> object:
     return facts.program != "ms-swift" and _delta_net(facts, "0.18", "0.19")
 
 
-def _delta_net_heads(facts: Facts) -> object:
-    on = facts.text("experimental_attention_variant") == "gated_delta_net"
-    parts = facts.tp * facts.cp
-    names = ("linear_num_key_heads", "linear_num_value_heads")
-    wrong = [name for name in names if facts.given(name) and facts.number(name, 0) % parts]
-    chunks = facts.text("linear_cp_mode") == "chunkwise"
-    known = _version_is(facts, "0.18", "99") and facts.cp > 1 and not chunks
-    return on and known and wrong and (
-        f"{', '.join(wrong)} not divisible by TP x CP = {parts}"
-    )  # fmt: skip
-
-
 def _packs_lengths(facts: Facts) -> bool:
     """Whether packed sequences with their lengths reach the model."""
     if facts.program == "verl":
@@ -141,13 +129,6 @@ def _documents(facts: Facts, kind: str) -> object:
     return wrong and f"{facts.written(name)} with CP {facts.cp} and {kind}"
 
 
-def _second_fsdp(facts: Facts) -> object:
-    second = facts.on("use_megatron_fsdp") and facts.text("megatron_fsdp_version") == "2"
-    sizes = {"TP": facts.tp, "PP": facts.pp, "CP": facts.cp}
-    given = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    return second and given and f"Megatron-FSDP version 2 with {', '.join(given)}"
-
-
 def _fp8_packed(facts: Facts) -> object:
     fp8 = facts.on("fp8_dot_product_attention") and facts.cp > 1
     return fp8 and (_packs(facts) or facts.packed_data or facts.scheduler) and (
@@ -220,9 +201,6 @@ REPORTED: tuple[Rule, ...] = (
     Rule(LAUNCH + "gated-delta-net", Effect.FAILS, _delta_net_of_018,
          message="got an unexpected keyword argument 'cp_comm_type'",
          remedy="take Megatron-Core 0.19 or newer, or CP 1"),
-    Rule(LAUNCH + "delta-net-heads", RefusedBy.CONFIG, _delta_net_heads,
-         message="must be a multiple of",
-         remedy="take TP x CP that divides the heads of the linear layers"),
     Rule(LAUNCH + "packed-delta-net", Effect.FAILS, _packed_delta_net,
          message="GDN does not support packed sequence",
          remedy="take Megatron-Core 0.18 or newer (0.19 with CP), or do not pack"),
@@ -248,10 +226,6 @@ REPORTED: tuple[Rule, ...] = (
          message="", remedy="take cp_comm_type a2a, where CP divides the heads"),
     Rule(LAUNCH + "inter-document-masking", Effect.WRONG, lambda f: _documents(f, "all_gather"),
          remedy="take cp_comm_type a2a, where CP divides the heads"),
-    Rule(LAUNCH + "second-fsdp", Effect.FAILS, _second_fsdp,
-         message="MFSDP v2 does not currently support",
-         remedy="take --megatron-fsdp-version 1, or a later main",
-         repair={"megatron_fsdp_version": "1"}),
     Rule(LAUNCH + "fp8-packed", Effect.FAILS, _fp8_packed,
          message="No dot product attention backend is available",
          remedy="leave fp8_dot_product_attention out: the layers stay in FP8",
