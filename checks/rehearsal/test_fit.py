@@ -162,6 +162,18 @@ def test_settings_of_the_allocator_are_followed_or_listed(
 
 
 @pytest.mark.parametrize(
+    ("more", "alike", "lowered"),
+    [("", False, True), (" --sft", False, False), (" --sft", True, True),
+     (" --sft --sequence-packing-scheduler dp_balanced", True, False)],
+)  # fmt: skip
+def test_conversations_are_alike_where_nobody_asks_for_memory(
+    more: str, alike: bool, lowered: bool
+) -> None:
+    program = full_size(launch(ARGUMENTS + more), options=OPTIONS, alike=alike)
+    assert (program.microbatches < program.launch_microbatches) is lowered
+
+
+@pytest.mark.parametrize(
     ("batch", "more", "given", "first"),
     [
         ("1024", "", {ALLOCATOR: "expandable_segments:True"}, 4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,6 +19,8 @@ STEPS = 2
 """Optimizer states appear in the first step; the second shows the memory of all others."""
 PACKED = ("--sft", "--use-varlen-dataset", *DYNAMIC)
 """Options of launches that pack a batch, so that its size decides how full microbatches are."""
+REPACKED = ("--use-varlen-dataset", "--sequence-packing-scheduler", *DYNAMIC)
+"""Those of launches that form microbatches from the whole batch."""
 OFFLOADING = "--fine-grained-activation-offloading"
 VOCABULARIES: Mapping[str, int] = MappingProxyType({"GPT2BPETokenizer": 50257})
 """Entries of tokenizers whose files are always the same."""
@@ -97,13 +99,18 @@ class FullProgram:
 
 
 def full_size(
-    launch: Launch, *, options: Collection[str], vocabulary: int | None = None
+    launch: Launch,
+    *,
+    options: Collection[str],
+    vocabulary: int | None = None,
+    alike: bool = False,
 ) -> FullProgram:
     """Let a launch run without files, for two steps, with every size as it is.
 
     Args:
         options: Names of the options that this upstream knows.
         vocabulary: Entries of the tokenizer's vocabulary; ``None`` where the launch says it.
+        alike: Whether conversations of ``--sft`` count as alike: their lengths decide memory alone.
 
     Raises:
         InputError: A size is not an integer, or the vocabulary's is not known.
@@ -116,7 +123,7 @@ def full_size(
     _tokens(draft, vocabulary)
     step = draft.number("--micro-batch-size") * sizes.data
     whole = draft.number("--global-batch-size", step)
-    batch = _batch(draft, sizes, step, whole)
+    batch = _batch(draft, sizes, step, whole, REPACKED if alike else PACKED)
     fewer_steps(draft, STEPS, batch)
     packs = any(map(draft.flags.has, PACKED))
     draft.put("--eval-iters", int(packs), NO_EVALUATION)  # these have no data set of 0 samples
@@ -198,17 +205,18 @@ def _allocator(draft: Draft, environment: Mapping[str, str]) -> None:
         draft.note(name, ",".join(others), "", OTHER_SETTINGS)
 
 
-def _batch(draft: Draft, sizes: Layout, step: int, batch: int) -> int:
+def _batch(draft: Draft, sizes: Layout, step: int, batch: int, packing: Sequence[str]) -> int:
     """Lower the number of microbatches where further ones only repeat; return the batch size.
 
     Args:
         step: Sequences of one microbatch on all replicas.
         batch: Batch size of the launch.
+        packing: Options with which it is not lowered.
     """
     draft.drop(("--rampup-batch-size",), RAMP)
     group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", sizes.pipeline)
     enough = 2 * max(sizes.pipeline, group, 1) * step
-    packs = any(map(draft.flags.has, PACKED))
+    packs = any(map(draft.flags.has, packing))
     if step > 0 and batch > enough and batch % step == 0 and not packs:
         rest = batch % (step * sizes.pipeline)
         draft.put("--global-batch-size", enough + rest, FEWER)

@@ -60,7 +60,8 @@ class FitRequest:
         timeout: Longest time of one rank, in seconds.
         limit: Longest time of everything, in seconds; ``None`` for no limit.
         own_script: Whether the launch may name a script that is not upstream's.
-        checks: Whether upstream's parser and its checks judge the launch first, as it is.
+        checks: Whether upstream's parser and its checks judge the launch first, as it is. Nobody
+            asks for the memory then.
         blackwell: Whether its GPUs are Blackwell, for these checks.
     """
 
@@ -194,7 +195,9 @@ class Fitting:
             Refused: Upstream cannot be imported.
         """
         request, launch = self._request, replace(launch, script=self._script)
-        program = full_size(launch, options=self._options(), vocabulary=request.vocabulary)
+        program = full_size(
+            launch, options=self._options(), vocabulary=request.vocabulary, alike=request.checks
+        )
         roles = self._roles(program, ranks or request.ranks)
         if request.routing != ROUTINGS[0]:
             check_crowded(roles, program.layout, Flags(program.arguments))
