@@ -67,6 +67,8 @@ NOT_CACHED = "the cache has no release of this line, or torch is missing; name o
 VERL = "verl"
 NEWEST_VERL = "pip:verl==0.9.1"
 FRAMEWORKS = ("bridge", VERL)
+FRAMEWORK_SECONDS = 30.0
+"""Longest time of their checks where nothing asks for them; what they import takes long."""
 EXTRAS = "rehearsal,bridge"
 NO_CORE = "no code of Megatron-LM is known for this line; name it with --upstream"
 NO_BRIDGE = "no release of Megatron-Bridge is known for this line; name one with --upstream"
@@ -240,7 +242,8 @@ def _asked(examination: Examination, options: DoctorCommand) -> checked.Checked 
         named = options.upstream or options.line or options.verl
         if not named and not _cached(given, options):
             return checked.Checked("", None, why_not=NOT_CACHED)
-        return _checked(examination, options, checked.QUICK_SECONDS)
+        longer = FRAMEWORK_SECONDS if settings.program in FRAMEWORKS else checked.QUICK_SECONDS
+        return _checked(examination, options, longer)
     except InputError as error:
         return checked.Checked("", None, why_not=str(error))
 
