@@ -213,6 +213,22 @@ def test_the_page_of_proofs_has_every_record(found: list[pages.Skill]) -> None:
 
 
 @pytest.mark.parametrize("name", plots.PLOTS)
+def test_the_words_below_a_plot_are_not_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    ends: list[float] = []
+
+    def look(figure: Any) -> bytes:
+        figure.draw_without_rendering()
+        boxes = [axes.xaxis.label.get_window_extent() for axes in figure.axes]
+        ends.extend(box.x1 / figure.bbox.x1 for box in boxes)
+        return b""
+
+    monkeypatch.setattr(plots, "_svg", look)
+    plots.PLOTS[name](ROOT / "benchmarks")
+    assert ends and max(ends) < 1
+
+
+@pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_plot_takes_the_colours_of_the_page(name: str) -> None:
     pytest.importorskip("matplotlib")
     text = plots.PLOTS[name](ROOT / "benchmarks").decode()

@@ -193,7 +193,7 @@ def faults(benchmarks: Path) -> bytes:
             axes.barh(name, seen, color=_COLOURS[2], height=0.6)
             axes.text(len(trained) + 0.3, name, f"{seen} of {len(trained)}", va="center")
         axes.grid(axis="y", visible=False)
-        words = "planted faults under which a training runs to its end, and those that are detected"
+        words = "faults under which a training runs to its end,\nand those that are detected"
         axes.set(xlabel=words, xlim=(0, 1.15 * len(trained)))
         return _svg(figure)
 
