@@ -99,6 +99,27 @@ def test_what_nobody_asked_for_has_a_limit(monkeypatch):
     assert "cannot tell" in "".join(checked.lines(other, examined))
 
 
+ANSWERS = {
+    None: "nothing found; upstream's own checks did not run",
+    checked.Checked("x", None, why_not="torch"): "nothing found; upstream's own checks did not run",
+    checked.Checked("x", None, symbol="a.b"): "nothing found; upstream's own program cannot tell",
+    checked.Checked("x", False, "no"): "nothing found; upstream's own program refuses it",
+    checked.Checked("x", True, why_not="15 s"): "checks accept it, and no step was run",
+    checked.Checked("x", True, title="its checks"): "checks accept it, and no step was run",
+    checked.Checked("x", True): "verdict: nothing found",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_first_line_says_what_upstream_did(monkeypatch, answer):
+    commands = import_module("ringproof.cli.doctor")
+    monkeypatch.setattr(commands, "_asked", lambda *_: answer)
+    monkeypatch.setattr(commands, "load_cards", lambda _: cards())
+    words = ("--", "torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", "--num-layers", "2")
+    result = CliRunner().invoke(app, ["doctor", "--line", "main", *words])
+    assert result.output.splitlines()[0].endswith(ANSWERS[answer]), result.output
+
+
 @pytest.mark.parametrize(
     ("words", "asked"),
     [

@@ -51,7 +51,7 @@ from ringproof.doctor.repair import (
     with_checked_remedies,
     written_again,
 )
-from ringproof.doctor.report import NOT_RUN, REFUSES, data, lines, table
+from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
@@ -194,10 +194,8 @@ def doctor(options: DoctorCommand) -> None:
             *(() if asked is None else checked.lines(asked, examined[first])),
             *(() if ran is None else rehearsed.lines(ran)),
         ]
-        if len(pairs) == 1 and refused:
-            said[0] += REFUSES
-        if ran is None and (asked is None or (asked.why_not and not asked.accepted)):
-            said[0] += NOT_RUN
+        if ran is None and not (refused and len(pairs) > 1):  # the table says that in its line
+            said[0] += checked.told(asked)
         HarmlessConsole().say(said, good=_good(examined, asked, ran))
     final = {name: pair[bool(wanted)].bad for name, pair in zip(examined, pairs, strict=True)}
     final[first] |= refused

@@ -13,6 +13,7 @@ from typing import Any
 
 from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.rehearsed import launch_of, says_it
+from ringproof.doctor.report import CANNOT_TELL, NO_STEP, NOT_RUN, REFUSES
 from ringproof.doctor.rule import Effect, RefusedBy
 from ringproof.errors import InputError, shown
 from ringproof.launch.flags import Flags
@@ -67,6 +68,15 @@ def settled(examination: Examination, checked: Checked) -> Examination:
     found = tuple(one for one in examination.findings if one.effect is not Effect.REFUSED
                   or not (own or one.rule.ends is RefusedBy.VERL))  # fmt: skip
     return replace(examination, findings=found)
+
+
+def told(checked: Checked | None) -> str:
+    """Return what the first line of a report says of upstream's own program; empty if it ran."""
+    if checked is None or (checked.why_not and not checked.accepted):
+        return NOT_RUN
+    if not checked.accepted:
+        return CANNOT_TELL if checked.accepted is None else REFUSES
+    return NO_STEP if checked.why_not or checked.title != PROGRAM else ""
 
 
 def launch_to_check(examination: Examination) -> Launch:

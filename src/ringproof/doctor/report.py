@@ -15,6 +15,8 @@ MOST_NAMES = 8
 """Settings that a line of the report names."""
 REFUSES = "; upstream's own program refuses it"
 NOT_RUN = "; upstream's own checks did not run"
+NO_STEP = "; upstream's own checks accept it, and no step was run"
+CANNOT_TELL = "; upstream's own program cannot tell"
 
 
 def lines(examination: Examination, after: Examination) -> Iterator[str]:
