@@ -277,6 +277,27 @@ def test_rows_in_an_unknown_order_are_listed() -> None:
     )
 
 
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("dropped", [2, ROWS])
+def test_tokens_that_a_disturbed_router_sends_elsewhere(alone: bool, dropped: int) -> None:
+    run, reference = World(2, 2, alone=alone, disturbed=3e-16), World(alone=alone)
+    moved = World(alone=alone, disturbed=1e-15, dropped=dropped)
+    place = located(run.run(), reference.run(), moved.run(), (1,))
+    assert (place.culprit, place.reason) == (None, AGREES)
+    said = f"input x of {LAYER}.experts.local_experts.1.linear_fc1 has no counterpart in the"
+    unknown = any(what.startswith(said) for what, _ in place.left_out)
+    assert unknown == (alone and dropped == ROWS)
+
+
+def test_a_reference_in_an_unknown_order_is_listed() -> None:
+    def turned(inside: dict[str, Array]) -> None:
+        inside["given"] = inside["given"][::-1]
+
+    place = found(World(2, 2), World(changes=((0, turned),)))
+    said = f"input rows of {LAYER}.experts has no row that the reference is known to give"
+    assert any(what.startswith(said) for what, _ in place.left_out)
+
+
 def test_parts_of_experts_of_another_size_are_listed() -> None:
     place = found(World(2, 1, 2), World())
     assert place.culprit is None

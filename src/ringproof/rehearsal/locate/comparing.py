@@ -194,7 +194,7 @@ class TraceComparison:
     def _judged(
         self, port: Port, rank: RankRecord, both: tuple[Array, Array], rows: Rows, here: Array,
         kind: RowKind,
-    ) -> Compared:  # fmt: skip
+    ) -> Compared | str:  # fmt: skip
         """Measure how much two tensors differ, which have the same rows."""
         mine, expected = both
         expert, lost, data = None, 0, np.array([rank.trace.place.data])
@@ -205,6 +205,10 @@ class TraceComparison:
             factor = np.array([self.scales.get(one, 1.0) for one in at])
             expected = expected * factor.reshape(-1, *[1] * (mine.ndim - 1))
         scale, tolerance = self._scale(port, rank.trace.place.pipeline, mine)
+        if not tolerance and mine.dtype.kind == "f":
+            return (
+                "has no counterpart in the disturbed reference, which says what rounding explains"
+            )
         by_row = kind.by_row(_difference(mine, expected, scale))
         by_row = (by_row.T / abs(factor)).T if at else by_row
         return Compared(
@@ -259,14 +263,19 @@ class TraceComparison:
                 if (batch.step, batch.chunk) != port.call[:2]:
                     continue
                 one, ranks = port.of(batch.microbatch), (rank, self.runs.disturbed.at[place])
-                both = [x.values(held) for x in ranks if (held := x.stored(one))]
-                if len(both) < 2 or both[0].shape != both[1].shape:
+                held = [stored for x in ranks if (stored := x.stored(one))]
+                if len(held) < 2:
                     continue
+                both = [x.values(stored) for x, stored in zip(ranks, held, strict=True)]
                 if inside:  # a weight that is moved can send a token to another expert
                     reference, disturbed = self._experts[1:]
-                    same = reference.same(disturbed, ranks, one)
-                    both = [values[same[same < len(values)]] for values in both]
-                yield both[0], both[1]
+                    rows = reference.same(disturbed, ranks, one)
+                    known = (rows < [[len(x)] for x in both]) & (
+                        rows % [[x.every] for x in held] == 0
+                    )
+                    both = [x[at] for x, at in zip(both, rows[:, known.all(axis=0)], strict=True)]
+                if both[0].size and both[0].shape == both[1].shape:
+                    yield both[0], both[1]
 
     def _whole(
         self, port: Port, place: Source, at: tuple[int, int], kind: RowKind

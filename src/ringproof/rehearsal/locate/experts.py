@@ -70,9 +70,13 @@ class Dispatch:
         return self._rows(rank.trace.rank, (*port.call[:3], layer, number), alone)
 
     def same(self, other: Dispatch, ranks: Sequence[RankRecord], port: Port) -> Array:
-        """Return which rows of a tensor are the same ones in another run, which has it, too."""
-        both = _names(self.rows(ranks[0], port)), _names(other.rows(ranks[1], port))
-        return np.flatnonzero([a == b for a, b in zip(*both, strict=False)])
+        """Return the rows [2, n] of a tensor in this run and in another one that are the same."""
+        mine, theirs = (
+            {name: row for row, name in enumerate(_names(run.rows(rank, port)))}
+            for run, rank in zip((self, other), ranks, strict=True)
+        )
+        both = [(row, theirs[name]) for name, row in mine.items() if name in theirs]
+        return np.array(both, dtype=np.int64).reshape(-1, 2).T
 
     def rows_in(self, other: Dispatch, rank: RankRecord, port: Port) -> ExpertRows | str:
         """Return the rows of a tensor as those of the reference.
@@ -96,6 +100,8 @@ class Dispatch:
                 at, index[row] = where[name]
                 source[row] = sources.setdefault(at, len(sources))
         lost = int(((source < 0) & (rows["token"][:, 0] >= 0)).sum())
+        if lost and not sources:
+            return "has no row that the reference is known to give to the same expert"
         fields = {name: rows[name] for name in ("position", "sequence", "expert", "data")}
         return ExpertRows(tuple(sources), source, index, **fields, batch=1, lost=lost)
 
