@@ -85,7 +85,8 @@ class Peers:
 
         Only whole numbers are exchanged: lengths, counts and tokens. Every rank has them.
         """
-        members = tuple(dist.get_process_group_ranks(group))
+        # torch 2.6 takes no ``None`` for the whole world.
+        members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         store, others = self._store, self._ranks.intersection(members) - {self.rank}
         if store is None or not others or source.is_floating_point():
             return [source] * len(members)

@@ -24,6 +24,8 @@ ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
 # New enough for every attention of cuDNN that Transformer Engine asks a version for.
 CUDNN_VERSION = (9, 20, 0)
 COMPILED = ("triton", "onnxscript", "onnx", "cutlass", "cuda")
+DRIVEN = "triton"
+"""Asks for a GPU's driver where its kernels are declared, and runs none on a CPU."""
 
 
 class _Anything:
@@ -87,9 +89,8 @@ def install(
         wrap: Put around each kernel's stand-in.
         fused: Stand-ins of fused attention, forward and backward.
     """
-    absent = [name for name in COMPILED if importlib.util.find_spec(name) is None]
     # Upstream compares Triton's version where it is imported.
-    sys.meta_path.insert(0, StandInFinder(absent, _Anything, "3.4.0"))
+    sys.meta_path.insert(0, StandInFinder(placeholders(), _Anything, "3.4.0"))
     source = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
         has_short_backend=extension.SHORT_BACKEND in source, wrap=wrap
@@ -112,6 +113,13 @@ def install(
         constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
         constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)
     _replace_kernels(dtype, wrap, fused)
+
+
+def placeholders() -> tuple[str, ...]:
+    """Return the compilers in whose place `_Anything` stands here."""
+    return tuple(
+        name for name in COMPILED if name == DRIVEN or importlib.util.find_spec(name) is None
+    )
 
 
 def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap, fused: AttentionKernels) -> None:
