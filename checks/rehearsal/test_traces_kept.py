@@ -12,9 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from checks.rehearsal.test_locate import add, one_rank, run
+from checks.rehearsal.test_locate_rows_of_experts import World
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.rehearsal.locate.kept import keep, read_trace
+from ringproof.rehearsal.locate.locating import located
 from ringproof.rehearsal.locate.reading import RunTrace
 from ringproof.rehearsal.protocol.trace import HEAD, TraceHead
 
@@ -129,6 +131,10 @@ RANK = "trace-0.json"
             change(RANK, lambda data: data["place"].update(experts=[1, 2])),
             "rank 0 has no place among the ranks that share experts",
         ),
+        (
+            change(RANK, lambda data: data["place"].update(experts=[0, 1, 1])),
+            "rank 0 has no place among the ranks that share experts",
+        ),
         (change("trace.json", lambda data: data.update(format=4)), "is a trace of format 4, and"),
         (change("trace.json", lambda data: data.update(format="\x1b[2J")), "of format '?[2J'"),
         (change("trace.json", lambda data: data.update(ranks=10**9)), "has 1000000000 ranks"),
@@ -171,6 +177,33 @@ def test_a_folder_that_is_no_trace_is_refused_in_one_line(
         read_trace(traces / "run", "A")
     text = str(raised.value)
     assert said in text and text.isprintable(), text
+
+
+def emptied(*where: str | int) -> Callable[[dict[str, Any]], None]:
+    def edit(data: Any) -> None:
+        for name in where[:-1]:
+            data = data[name]
+        data[where[-1]] = {} if where[-1] == "inputs" else [0, *data[where[-1]][1:]]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [(("calls", 2, "inputs"), "unknown order of experts"),
+     (("calls", 3, "inputs"), "unknown order of experts"),
+     (("tensors", 0, "value", "shape"), "the tokens of the ranks are not those of the reference")],
+)  # fmt: skip
+def test_a_trace_whose_rows_cannot_be_read_says_so(
+    tmp_path: Path, where: tuple[str | int, ...], said: str
+) -> None:
+    """Its router or experts are given nothing, or it has no samples."""
+    folder = written(World(2, 2).run(), tmp_path / "run")
+    for rank in range(2):
+        change(f"trace-{rank}.json", emptied(*where))(folder)
+    others = (World(disturbed=by).run() for by in (0.0, 1e-15))
+    place = located(read_trace(folder, "A").run, *others, (1,))
+    assert said in " ".join([place.reason, *(what for what, _ in place.left_out)])
 
 
 def test_the_order_of_the_traces_is_checked(traces: Path) -> None:

@@ -111,11 +111,13 @@ class Dispatch:
         group = record.trace.place.experts
         sent = [known for one in group if (known := self._sent(one, key)) is not None]
         call = record.calls.get((*key[:3], f"{key[3]}.experts", key[4]))
-        wide = {known[2].shape[1] for known in sent}
-        if call is None or len(wide) != 1 or len(sent) < len(group) or len(group) % self._parts:
+        wide = {(known[1].shape[1], known[2].shape[1]) for known in sent}
+        if len(wide) != 1 or len(sent) < len(group) or len(group) % self._parts:
+            return None
+        if call is None or not call.inputs:
             return None
         given = record.trace.tensors[next(iter(call.inputs.values()))].value
-        count = wide.pop() * self._parts // len(group)
+        count = wide.pop()[1] * self._parts // len(group)
         first = group.index(number) // self._parts * count
         # With experts' TP, the rows of its ranks are gathered before or after those of EP.
         parts = [self._ranks[one].trace.place.expert_tensor for one in group]
@@ -139,7 +141,7 @@ class Dispatch:
         record = self._ranks.get(number)
         call = record and record.calls.get((*key[:3], f"{key[3]}.router", key[4]))
         rows = record and self._tokens(record, key[0], key[2])
-        if not record or not call or not rows or MAP not in call.outputs:
+        if not record or not call or not rows or not call.inputs or MAP not in call.outputs:
             return None
         place, held = record.trace.place, record.trace.tensors
         given = held[next(iter(call.inputs.values()))].value
@@ -148,7 +150,7 @@ class Dispatch:
         part = np.array_split(np.arange(len(rows.index)), size)[place.tensor % size]
         shape = len(part), rows.batch
         flat = math.prod(shape), *experts.shape[-1:]
-        if experts.shape != flat or given.shape[:-1] not in (shape, flat[:1]):
+        if not experts.size or experts.shape != flat or given.shape[:-1] not in (shape, flat[:1]):
             return None
         found, samples = np.zeros(shape, ROW), np.arange(rows.batch)
         places = [(one.context, one.data, one.microbatch) for one in rows.sources]

@@ -140,6 +140,8 @@ def _share(run: RunTrace, reference: RunTrace, layout: str, dealt: str) -> float
             size = rank.trace.place.sizes[1]
             if mine is None or not count or count != mine.shape[1] * size:
                 continue
+            if {len(one) for one in theirs} != {len(mine)}:
+                continue
             rows = places(dealt, len(theirs), count)[LAYOUTS[layout](context, size, count)]
             right += int((mine == np.concatenate(theirs, axis=1)[:, rows]).sum())
             whole += mine.size
