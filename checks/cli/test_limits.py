@@ -63,6 +63,32 @@ def test_a_real_limit_is_one_line(tmp_path: Path, limit: str, value: int, said: 
     assert done.stderr.startswith(f"error: {said}")
 
 
+NO_SERVER = """
+from ringproof.cli import main as command
+from ringproof.cluster import cluster
+def start(**_):
+    with cluster.Cluster(1) as ranks:
+        ranks.run(print)
+cluster.WORKER_MODULE, command.app = "full", start
+command.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [("MemoryError", 2, "memory: no more"), ("SystemError", 2, "memory: no more"),
+     ("BlockingIOError(11, 'again')", 2, "processes: no more"),
+     ("OSError(2, 'no')", 1, "rank 0 failed first: the process that starts ranks was ended")],
+)  # fmt: skip
+def test_a_limit_ends_the_server_of_ranks(error: str, code: int, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="ranks need it")
+    (tmp_path / "full.py").write_text(f"raise {error}\n")
+    done = ran(sys.executable, "-c", NO_SERVER, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == code and last.startswith(f"error: {said}"), done.stderr
+    assert bool(before) == (code == 1), "nobody but a limit ends it without a traceback"
+
+
 NOTHING_LEFT = """
 import sys
 class Full:

@@ -250,6 +250,15 @@ def forking(
     return context
 
 
+def limit_of_server() -> OSError | None:
+    """Return the limit of the machine for which the server of forks has ended, where it says so."""
+    server = getattr(forkserver, "_forkserver", None)
+    pid = getattr(server, "_forkserver_pid", None)
+    ended = pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # the library reaps it
+    number = ended.si_status if ended and ended.si_code == os.CLD_EXITED else 0
+    return OSError(number, os.strerror(number)) if number > 1 else None
+
+
 def leave_server_of_forks() -> None:
     """Let the server of forks end, in one of its forks, as soon as whoever started it has ended.
 

@@ -32,8 +32,9 @@ from ringproof.cluster.case import (
 from ringproof.cluster.watch import CaseWatch, Worker
 from ringproof.errors import InputError, shown
 from ringproof.extras import how_to_install
-from ringproof.programs import forking
+from ringproof.programs import forking, limit_of_server
 
+ENDING_MODULE = "ringproof.cluster.ending"
 WORKER_MODULE = "ringproof.cluster.worker"
 _SERVER_ENDED = "the process that starts ranks was ended, perhaps for want of memory"
 
@@ -166,7 +167,7 @@ class Cluster:
     def _start(self) -> None:
         threads = {"OMP_NUM_THREADS": str(self.options.threads)}
         _require_address_space()
-        context = forking([WORKER_MODULE, *self.options.preload], threads)
+        context = forking([ENDING_MODULE, WORKER_MODULE, *self.options.preload], threads)
         limit = Machine.here().share(self.world_size) if self.options.limited else 0
         for rank in range(self.world_size):
             control, remote_control = context.Pipe()
@@ -180,7 +181,7 @@ class Cluster:
             try:
                 process.start()
             except (EOFError, ConnectionError):  # its server has ended
-                raise RankFailure(rank, _SERVER_ENDED) from None
+                raise RankFailure(rank, _SERVER_ENDED) from limit_of_server()
             finally:
                 remote_control.close()
                 remote_output.close()
