@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import psutil
 import pytest
+import torch.distributed as dist
 
 from ringproof.errors import InputError
 from ringproof.launch.full.size import FullProgram
@@ -29,6 +32,7 @@ from ringproof.rehearsal.protocol import board
 from ringproof.rehearsal.protocol.memory import MemoryReport
 from ringproof.rehearsal.protocol.program import FullSize, Program, Upstream
 from ringproof.rehearsal.protocol.reports import RankReport
+from ringproof.rehearsal.rank.server import _Server
 
 T = TypeVar("T")
 DEV = "NVIDIA/Megatron-LM@dev"
@@ -193,6 +197,21 @@ def test_a_rank_of_a_batch_that_ends_or_stops_is_named(
         assert time.monotonic() - began < 60, "a rank that waits is not asked for more"
         assert f"the launch: cannot be said here: rank 2: {said}" in said_here.read_text()
     assert not psutil.wait_procs(tree, 10)[1], "of it nothing is left"
+
+
+def test_the_port_of_a_batch_is_one_that_nobody_has_taken(tmp_path: Path) -> None:
+    """Ranks learn it from the server that serves it: no other program comes before."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        size = FullSize((0, 1), 2, together=True)
+        program = Program(
+            Upstream(tmp_path, "m", tmp_path, "e", None), "x.py", (), 2, full_size=size
+        )
+        assert program.exchanges
+        server = _Server()
+        with mock.patch("os.fork", return_value=1), mock.patch("os.setpgid"):
+            server.start(program, port, tmp_path)
+    assert isinstance(server.store, dist.TCPStore) and server.store.port != port
 
 
 def until(found: Callable[[], T | None]) -> T:

@@ -102,8 +102,12 @@ class Peers:
         ]
 
 
-def store(port: int, *, serves: bool) -> dist.Store:
-    """Connect to the store on a port, or serve it; a rank that waits there does not poll."""
+def store(port: int, *, serves: bool) -> dist.TCPStore:
+    """Connect to the store on a port, or serve it; a rank that waits there does not poll.
+
+    Args:
+        port: 0 for a free one, if it serves.
+    """
     return dist.TCPStore(LOOPBACK, port, None, serves, FOREVER, wait_for_workers=False)
 
 

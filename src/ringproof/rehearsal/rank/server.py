@@ -81,7 +81,8 @@ class _Server:
     def start(self, program: Program, port: int, folder: Path) -> dict[int, int]:
         """Fork the ranks of a program; return their process identifiers, by rank."""
         if program.exchanges:  # no rank serves the others, who could end after it
-            self.store = groups.store(port, serves=True)
+            store = groups.store(0, serves=True)
+            self.store, port = store, store.port  # which nobody else can have taken
         started = {}
         # Fork, not spawn: a rank has everything imported, and shares its memory until it writes.
         for rank in program.started:
