@@ -10,6 +10,7 @@ from checks.lint.skill_folder import make_skill, report_on
 from checks.running import one_line
 from ringproof.anchors.symbols import Module, UnparsableError
 from ringproof.doctor.reading import read_settings
+from ringproof.lint.fenced import MAX_WITH_YAML
 from ringproof.parsing import MAX_DEPTH, MAX_PYTHON, parsed_python, yaml_size
 
 MERGES = "a0: &a0 {x: 1}\n" + "".join(
@@ -23,6 +24,15 @@ def test_a_fence_of_brackets_is_a_finding(tmp_path: Path) -> None:
     folder = make_skill(tmp_path, f"\n```yaml\n{'[' * 4_000}\n```\n")
     (found,) = report_on(folder).findings
     assert (found.rule, "nested more than 100 levels" in found.message) == ("RP304", True)
+
+
+def test_yaml_of_a_large_document_is_not_parsed(tmp_path: Path) -> None:
+    line = f"- {'[' * 99}{']' * 99}\n"
+    folder = make_skill(tmp_path, f"\n```yaml\n{line * (MAX_WITH_YAML // len(line))}```\n" * 2)
+    found = [one for one in report_on(folder).findings if one.rule in ("RP208", "RP304")]
+    assert [(one.rule, "its YAML is not checked" in one.message) for one in found] == [
+        ("RP208", True)
+    ]
 
 
 def test_the_size_of_yaml_counts_what_aliases_stand_for() -> None:
