@@ -235,12 +235,13 @@ def forking(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
     before, wanted, folder = dict(os.environ), {**variables(), **more}, Path.cwd()
-    resource_tracker.ensure_running()  # which unblocks SIGINT
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         os.environ.clear()
         os.environ.update(wanted)
         os.chdir("/")
+        resource_tracker.ensure_running()  # by ``python -c``, too; it unblocks SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         forkserver.ensure_running()
     finally:
         os.chdir(folder)
