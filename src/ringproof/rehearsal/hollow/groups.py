@@ -103,11 +103,7 @@ class Peers:
 
 
 def store(port: int, *, serves: bool) -> dist.TCPStore:
-    """Connect to the store on a port, or serve it; a rank that waits there does not poll.
-
-    Args:
-        port: 0 for a free one, if it serves.
-    """
+    """Connect to the store on a port, or serve it (0: on a free one); who waits does not poll."""
     return dist.TCPStore(LOOPBACK, port, None, serves, FOREVER, wait_for_workers=False)
 
 

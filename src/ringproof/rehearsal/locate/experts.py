@@ -71,11 +71,9 @@ class Dispatch:
 
     def same(self, other: Dispatch, ranks: Sequence[RankRecord], port: Port) -> Array:
         """Return the rows [2, n] of a tensor in this run and in another one that are the same."""
-        mine, theirs = (
-            {name: row for row, name in enumerate(_names(run.rows(rank, port)))}
-            for run, rank in zip((self, other), ranks, strict=True)
-        )
-        both = [(row, theirs[name]) for name, row in mine.items() if name in theirs]
+        mine = enumerate(_names(self.rows(ranks[0], port)))
+        theirs = {name: row for row, name in enumerate(_names(other.rows(ranks[1], port)))}
+        both = [(row, theirs[name]) for row, name in mine if name in theirs]
         return np.array(both, dtype=np.int64).reshape(-1, 2).T
 
     def rows_in(self, other: Dispatch, rank: RankRecord, port: Port) -> ExpertRows | str:

@@ -170,8 +170,7 @@ def _in_run(records: list[RankRecord]) -> Iterator[str]:
         if place.sizes != sizes or any(not 0 <= a < b for a, b in zip(at, widths, strict=True)):
             yield f"rank {number} is outside of the layout"
         group = place.experts  # each once, or a short file could make endless work
-        shares = number in group and len(set(group)) == len(group)
-        shares = shares and 0 <= place.expert_tensor < len(group)
+        shares = number in group and 0 <= place.expert_tensor < len({*group}) == len(group)
         if place.experts and not shares:
             yield f"rank {number} has no place among the ranks that share experts"
         if record.trace.rank != number or at in seen:

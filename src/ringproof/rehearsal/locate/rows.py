@@ -138,9 +138,8 @@ def _share(run: RunTrace, reference: RunTrace, layout: str, dealt: str) -> float
                 theirs += [] if known is None else [known]
             count = sum(one.shape[1] for one in theirs)
             size = rank.trace.place.sizes[1]
-            if mine is None or not count or count != mine.shape[1] * size:
-                continue
-            if {len(one) for one in theirs} != {len(mine)}:
+            alike = mine is not None and {len(one) for one in theirs} == {len(mine)}
+            if mine is None or not alike or count != mine.shape[1] * size:
                 continue
             rows = places(dealt, len(theirs), count)[LAYOUTS[layout](context, size, count)]
             right += int((mine == np.concatenate(theirs, axis=1)[:, rows]).sum())
