@@ -16,6 +16,7 @@ from ringproof.doctor import checked
 from ringproof.doctor.examine import examine
 from ringproof.doctor.lines import upstream_of
 from ringproof.doctor.reading import of_launch, read_settings
+from ringproof.doctor.repair import changes, repaired
 from ringproof.doctor.rule import Effect
 from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
@@ -326,6 +327,20 @@ def test_upstreams_own_checks_speak_in_the_place_of_rules(accepted, kept):
     assert "launch/world-size" in {one.rule.statement for one in refused}
     left = checked.settled(examined, checked.Checked("x", accepted)).findings
     assert ("launch/world-size" in {one.rule.statement for one in left}) is kept
+
+
+def test_no_change_is_proposed_for_what_upstream_accepts():
+    words = "--context-parallel-size 8 --cp-comm-type a2a+p2p --num-attention-heads 8 --sft"
+    examined = examine(of_launch(replace(LAUNCH, arguments=tuple(words.split()))), stack_at("dev"))
+    settled = checked.settled(examined, checked.Checked("x", True))
+    after = repaired(settled)
+    assert set(changes(examined.settings, repaired(examined).settings)) == {
+        "--hierarchical-context-parallel-sizes",
+        *changes(examined.settings, after.settings),
+    }
+    assert "--sequence-packing-scheduler" in changes(examined.settings, after.settings)
+    assert "max_seqlen_per_dp_cp_rank" not in after.settings.values, "no length is known"
+    assert all(one.effect is not Effect.REFUSED for one in (*settled.findings, *after.findings))
 
 
 def test_checks_that_accepted_a_launch_count_where_the_model_takes_too_long(monkeypatch):

@@ -208,7 +208,7 @@ def _scheduled(facts: Facts) -> dict[str, str | None]:
     """A scheduler with room for one sequence of full length over the CP ranks."""
     if not facts.at(V1):
         return {}
-    budget = {} if facts.budget else {
+    budget = {} if facts.budget or not facts.length else {
         "max_seqlen_per_dp_cp_rank": str(-(-facts.length // facts.cp))
     }  # fmt: skip
     return {"sequence_packing_scheduler": "dp_balanced", **budget}

@@ -63,11 +63,12 @@ def settled(examination: Examination, checked: Checked) -> Examination:
     Those of verl make no model, so that what Megatron-LM's configuration classes refuse stays.
     """
     own = examination.settings.program == "megatron"
-    if not checked.accepted:
-        return examination
-    found = tuple(one for one in examination.findings if one.effect is not Effect.REFUSED
+    found = tuple(one for one in examination.findings if not checked.accepted
+                  or one.effect is not Effect.REFUSED
                   or not (own or one.rule.ends is RefusedBy.VERL))  # fmt: skip
-    return replace(examination, findings=found)
+    names = {name for one in found for name in one.rule.repairs(examination.facts)}
+    kept = {name: value for name, value in examination.repairs.items() if name in names}
+    return replace(examination, findings=found, repairs=kept)
 
 
 def told(checked: Checked | None) -> str:

@@ -25,8 +25,11 @@ ROUNDS = 5
 def repaired(examination: Examination) -> Examination:
     """Apply the repairs to the settings, and examine them again until none is left.
 
-    A rule whose repairs the examination does not have is not repaired later, either.
+    A rule whose repairs the examination does not have is not repaired later, either, and one that
+    is broken and not among its findings is not among those of the result.
     """
+    broken = {one.rule for one in examine(examination.settings, examination.stack).findings}
+    unsaid = broken - {one.rule for one in examination.findings}
     given_up = {one.rule for one in examination.findings
                 if one.rule.repairs(examination.facts).keys() - examination.repairs.keys()
                 }  # fmt: skip
@@ -37,10 +40,11 @@ def repaired(examination: Examination) -> Examination:
         if changed.values == examination.settings.values:
             break
         examination = examine(changed, examination.stack)
-        names = {name for one in examination.findings if one.rule in given_up
+        names = {name for one in examination.findings if one.rule in given_up | unsaid
                  for name in one.rule.repairs(examination.facts)}  # fmt: skip
         kept = {name: it for name, it in examination.repairs.items() if name not in names}
-        examination = replace(examination, repairs=kept)
+        found = tuple(one for one in examination.findings if one.rule not in unsaid)
+        examination = replace(examination, findings=found, repairs=kept)
     return examination
 
 
