@@ -1,7 +1,6 @@
 """``python -m ringproof``, the form that ``torchrun -m`` needs, and the command ``ringproof``."""
 
 import os
-import signal
 import sys
 
 
@@ -10,6 +9,8 @@ def start() -> None:
 
     Until the command line answers SIGINT itself, it ends this process, without Python's traceback.
     """
+    import signal  # not before the current folder has left the import path
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
