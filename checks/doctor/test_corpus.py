@@ -307,7 +307,7 @@ def test_upstream_accepts_what_doctor_repairs(line, stage, tmp_path):
                               "environment": dict(one.environment)})  # fmt: skip
                 refused = [f.rule.message for f in after.findings if f.effect is Effect.REFUSED]
                 left.append((one.id, [*refused, *filter(None, [beyond(one.verdict[line])])]))
-    assert len(asked) >= 5
+    assert len(asked) >= (1 if line == "pr6479" else 5)  # few of its cases have a change
     answers = stage.call(ASKING, 1, asked, upstream=upstream_at(stage, line))[0]
     for (name, messages), answer in zip(left, answers, strict=True):
         told = (answer or "").replace('"', "'")
