@@ -188,14 +188,19 @@ def test_packed_fine_tuning_agrees_and_needs_no_checkpoint(tmp_path: Path) -> No
     assert changes["checkpoint.pretrained_checkpoint"] == "/models/llama32"
 
 
+def rehearsed_with(lines: str, folder: Path) -> Rehearsal:
+    """Rehearse the user's own script on two ranks, with lines in front of its last block."""
+    head, tail = SCRIPT.split("if __name__")
+    script = folder / "train_mine.py"
+    script.write_text(f"{head}{lines}\nif __name__{tail}")
+    launch = ("torchrun", "--nproc-per-node=2", str(script))
+    return rehearsed(folder / "out", launch=launch, pair=("", ""))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_defect_in_a_launch_of_bridge_is_located(tmp_path: Path) -> None:
-    head, tail = SCRIPT.split("if __name__")
-    script = tmp_path / "train_mine.py"
-    script.write_text(f"{head}{PLANTED}\nif __name__{tail}")
-    launch = ("torchrun", "--nproc-per-node=2", str(script))
-    main = rehearsed(tmp_path / "out", launch=launch, pair=("", "")).main
+    main = rehearsed_with(PLANTED, tmp_path).main
     culprit = main.located and main.located.culprit
     assert culprit is not None, main.located
     assert (culprit.phase, culprit.step, culprit.ranks) == ("forward", 1, (0, 1))
@@ -206,11 +211,7 @@ def test_a_defect_in_a_launch_of_bridge_is_located(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_launch_of_bridge_that_raises_is_traced_up_to_there(tmp_path: Path) -> None:
-    head, tail = SCRIPT.split("if __name__")
-    script = tmp_path / "train_mine.py"
-    script.write_text(f"{head}{RAISING}\nif __name__{tail}")
-    launch = ("torchrun", "--nproc-per-node=2", str(script))
-    main = rehearsed(tmp_path / "out", launch=launch, pair=("", "")).main
+    main = rehearsed_with(RAISING, tmp_path).main
     assert main.refusal is not None and "does not fit" in main.refusal.message, main.headline
     assert main.located is not None and main.located.culprit is None
     assert "ValueError: a mask that does not fit; the last tensor that" in main.located.reason

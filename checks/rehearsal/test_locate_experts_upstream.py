@@ -33,8 +33,8 @@ class Layout:
     """A launch with CP 2, and the same without CP.
 
     Attributes:
-        options: Of both.
-        alone: Of the one without CP.
+        options: Options that both launches have.
+        alone: Options of the launch without CP alone.
         width: Ranks of the one without CP.
         fault: A defect that is planted in the launch.
         module: Where it is.
